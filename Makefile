@@ -1,0 +1,81 @@
+# `make demo` and `make test` do all set-up themselves; `make check` is the one command before a
+# commit. Needs Python 3.11 or newer with venv and pip, and a C++ compiler.
+
+PYTHON ?= python3
+VENV := .venv
+WHEEL_VENV := .venv-wheel
+PACKAGES := omniwire contracts serialization runtime
+
+# The wheel and the linked checkout are what is checked and tested, never the folders themselves:
+# keep the current folder and the caller's own paths out of sys.path.
+export PYTHONSAFEPATH := 1
+unexport PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+# A folder is newer than the last installation when a file in it came or went.
+FOLDERS := $(shell find $(PACKAGES) -type d ! -name __pycache__)
+INSTALLED := $(VENV)/.installed
+WHEEL_READY := $(WHEEL_VENV)/.dependencies
+PIP_INSTALL := -m pip install --quiet --quiet --constraint constraints.txt
+
+# $(call new-venv,FOLDER,STAMP): without the stamp there is no environment, or half of one.
+define new-venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "$(PYTHON) is older than 3.11: make PYTHON=python3.11 ..."; exit 2; }
+test -f $(2) || $(PYTHON) -m venv --clear $(1)
+@rm -f $(2)
+endef
+
+.PHONY: demo test check lint types imports wheel tests bench clean
+
+demo: $(INSTALLED)
+	$(VENV)/bin/omniwire demo
+
+test: check tests
+
+check: lint types imports
+
+lint: $(INSTALLED)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+# Run where the folder omniwire/ does not hide the installed package.
+types: $(INSTALLED)
+	cd build && ../$(VENV)/bin/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p omniwire
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python build/__editable__.omniwire-*/omniwire
+
+imports: $(INSTALLED)
+	cd build && ../$(VENV)/bin/lint-imports ../pyproject.toml --cache-dir ../.import_linter_cache
+
+tests: export OMP_NUM_THREADS := 2
+tests: wheel $(WHEEL_READY)
+	$(WHEEL_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall dist/omniwire-*.whl
+	OMNIWIRE_DIST=dist $(WHEEL_VENV)/bin/python -m pytest
+	$(WHEEL_VENV)/bin/python -m pytest --doctest-modules --pyargs omniwire
+
+# The sdist, and the wheel from it: what the sdist lacks is missing from the wheel.
+wheel: $(INSTALLED)
+	rm -rf dist omniwire.egg-info
+	$(VENV)/bin/python -m build --no-isolation
+
+bench: $(INSTALLED)
+	for benchmark in benchmarks/*.py; do $(VENV)/bin/python $$benchmark || exit 1; done
+
+clean:
+	rm -rf $(VENV) $(WHEEL_VENV) build dist omniwire.egg-info
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+# Strict mode, since type checkers cannot follow setuptools' default one.
+$(INSTALLED): pyproject.toml constraints.txt $(FOLDERS)
+	$(call new-venv,$(VENV),$@)
+	$(VENV)/bin/python $(PIP_INSTALL) setuptools
+	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --config-settings editable_mode=strict \
+		--editable '.[bench,cli,demo,dev,testing]'
+	@touch $@
+
+$(WHEEL_READY): pyproject.toml constraints.txt | wheel
+	$(call new-venv,$(WHEEL_VENV),$@)
+	wheel=$$(echo dist/omniwire-*.whl) && \
+		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[cli,demo,testing]" sybil
+	@touch $@
