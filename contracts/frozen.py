@@ -153,6 +153,32 @@ def freeze(value: object, path: Path, problems: list[Problem]) -> object:
         return None
 
 
+class Rejected(tuple[Problem, ...]):
+    """What a converter found wrong, kept until the object's own validator reports it."""
+
+    __slots__ = ()
+
+
+def as_frozen(value: object) -> object:
+    """A field converter: a mapping frozen, or what is wrong with it as `Rejected`."""
+    if type(value) is FrozenMapping or not isinstance(value, Mapping):
+        return value
+    problems: list[Problem] = []
+    frozen = freeze(value, (), problems)
+    return Rejected(problems) if problems else frozen
+
+
+def take_frozen(value: object, path: Path, problems: list[Problem]) -> bool:
+    """Whether `as_frozen` could freeze the field at `path`; reports what it found wrong."""
+    if type(value) is FrozenMapping:
+        return True
+    if type(value) is Rejected:
+        problems.extend(p._replace(path=(*path, *p.path)) for p in value)
+    else:
+        problems.append(Problem(path, "type", "a mapping with string keys", describe(value)))
+    return False
+
+
 class _Overgrown(Exception):  # noqa: N818  # never leaves this module
     """The walk stopped: the value is too deep or too large, perhaps endless."""
 

@@ -2,8 +2,9 @@
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 from beartype import BeartypeConf, beartype
 from beartype.door import is_bearable
@@ -26,28 +27,42 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
     """Check a public function's arguments against its annotations.
 
     A wrong argument raises `ContractTypeError` with one problem of code `type` whose path is
-    `(parameter,)`; the argument is described, never printed. Elements of containers are only
-    sampled, so a validator inside the function must still look at every one.
+    `(parameter,)`; the argument is described, never printed. Only the argument itself is
+    looked at, not what a container holds: beartype would sample that, and a validator inside
+    the function looks at every element.
     """
-    checked = cast(Callable[P, R], beartype(conf=_CONFIGURATION)(cast(Any, function)))
+    hints = {
+        name: _shallow(parameter.annotation)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.annotation is not inspect.Parameter.empty
+    }
+    plain = cast(types.FunctionType, function)
+    shallow = types.FunctionType(
+        plain.__code__, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    shallow.__kwdefaults__ = plain.__kwdefaults__
+    shallow.__annotations__ = dict(hints)
+    checked = cast(Callable[P, R], beartype(conf=_CONFIGURATION)(cast(Any, shallow)))
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return checked(*args, **kwargs)
         except _Violation:
-            problem = _violated_parameter(function, args, kwargs)
-        raise contract_error(function.__name__, [problem])
+            arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+        problems = [
+            Problem((name,), "type", inspect.formatannotation(hints[name]), describe(value))
+            for name, value in arguments.items()
+            if name in hints and not is_bearable(value, hints[name])
+        ]
+        raise contract_error(plain.__qualname__, problems)
 
     return call
 
 
-def _violated_parameter(
-    function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-) -> Problem:
-    signature = inspect.signature(function)
-    for name, value in signature.bind(*args, **kwargs).arguments.items():
-        hint = signature.parameters[name].annotation
-        if not is_bearable(value, hint):
-            return Problem((name,), "type", inspect.formatannotation(hint), describe(value))
-    return Problem((), "type", "arguments as annotated", "an element of the wrong type")
+def _shallow(hint: Any) -> Any:
+    """The hint without what it says about elements: `Sequence[int]` is `Sequence`."""
+    origin = get_origin(hint)
+    if origin is Union or origin is types.UnionType:
+        return Union[tuple(map(_shallow, get_args(hint)))]  # noqa: UP007  # built at run time
+    return origin if isinstance(origin, type) else hint

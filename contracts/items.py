@@ -1,7 +1,7 @@
 """The items of a request: references, input partitions and the metadata record."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import attrs
 
@@ -18,7 +18,7 @@ from omniwire.contracts.checks import (
 )
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem
-from omniwire.contracts.frozen import FrozenMapping, freeze
+from omniwire.contracts.frozen import FrozenMapping, as_frozen, take_frozen
 
 Partitions = FrozenMapping[FrozenMapping["MultimodalItemPartition"]]
 
@@ -111,18 +111,6 @@ def _as_ref(value: object) -> object:
     return value
 
 
-_NO_PARTITIONS: Final = "a mapping of modality to a mapping of field to MultimodalItemPartition"
-
-
-def _as_partitions(value: object) -> object:
-    """A mapping frozen; what is wrong with it stays for the record to report."""
-    if type(value) is FrozenMapping or not isinstance(value, Mapping):
-        return value
-    problems: list[Problem] = []
-    frozen = freeze(value, ("input_partitions",), problems)
-    return problems or frozen
-
-
 @attrs.frozen(eq=False, repr=False)
 class MultimodalItemMetadata(Contract):
     """The single record of a request's items, in prompt order. Host metadata only; hashable.
@@ -158,7 +146,7 @@ encoder_token_lengths=(16,), output_embedding_lengths=(4,), input_partitions=Non
         default=None, converter=as_optional_tuple
     )
     input_partitions: Partitions | None = attrs.field(  # type: ignore[assignment]  # judged below
-        default=None, converter=_as_partitions
+        default=None, converter=as_frozen
     )
 
     def __attrs_post_init__(self) -> None:
@@ -300,12 +288,9 @@ def _check_partitions(
 ) -> None:
     """Check partitions against the items; counts of `{}` mean that the items are faulty."""
     root = ("input_partitions",)
-    if type(partitions) is list:
-        problems.extend(partitions)  # what the converter could not freeze
+    if not take_frozen(partitions, root, problems):
         return
-    if type(partitions) is not FrozenMapping:
-        problems.append(Problem(root, "type", _NO_PARTITIONS, describe(partitions)))
-        return
+    assert isinstance(partitions, FrozenMapping)
     for modality, fields in partitions.items():
         path = (*root, modality)
         if not is_modality(modality):
