@@ -19,10 +19,18 @@ class Contract:
     _INCOMPARABLE: ClassVar[frozenset[str]] = frozenset()
     """Fields that `==` leaves out."""
 
+    @classmethod
+    def _field_names(cls) -> list[str]:
+        fields = attrs.fields(cls)  # type: ignore[arg-type]  # every subclass is an attrs class
+        return [field.name for field in fields]
+
+    @classmethod
+    def _comparable_fields(cls) -> list[str]:
+        """The fields that count for `==` and `content_hash`, in order."""
+        return [name for name in cls._field_names() if name not in cls._INCOMPARABLE]
+
     def _comparable_parts(self) -> tuple[object, ...]:
-        skip = self._INCOMPARABLE
-        names = (field.name for field in attrs.fields(type(self)))  # type: ignore[arg-type]  # a subclass is an attrs class
-        return tuple(getattr(self, name) for name in names if name not in skip)
+        return tuple(getattr(self, name) for name in self._comparable_fields())
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -34,8 +42,9 @@ class Contract:
         return hash((type(self), structural_hash(self._comparable_parts())))
 
     def __repr__(self) -> str:
-        fields = attrs.fields(type(self))  # type: ignore[arg-type]  # a subclass is an attrs class
-        shown = ", ".join(f"{f.name}={summarize(getattr(self, f.name))}" for f in fields)
+        shown = ", ".join(
+            f"{name}={summarize(getattr(self, name))}" for name in self._field_names()
+        )
         return f"{type(self).__name__}({shown})"
 
     def __copy__(self) -> Self:
@@ -49,8 +58,9 @@ class Contract:
 
     def _depth_on_wire(self) -> int:
         """Levels of nesting that this record adds to a payload that holds it."""
-        fields = attrs.fields(type(self))  # type: ignore[arg-type]  # a subclass is an attrs class
-        return 1 + max((_field_depth(getattr(self, f.name)) for f in fields), default=0)
+        return 1 + max(
+            (_field_depth(getattr(self, name)) for name in self._field_names()), default=0
+        )
 
     @classmethod
     def _trusted(cls, **fields: object) -> Self:

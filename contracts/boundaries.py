@@ -18,6 +18,7 @@ from omniwire.contracts.params import (
     EMBEDDING_KEY,
     ITEM_METADATA_KEY,
     RESERVED_KEYS,
+    AttachedEmbeddings,
     MultimodalParams,
 )
 from omniwire.contracts.requests import ProcessedRequest
@@ -219,7 +220,7 @@ def _check_rows(
 
 def _num_rows(path: Path, embeddings: object, problems: list[Problem]) -> int | None:
     assert isinstance(embeddings, torch.Tensor | TensorHandle)
-    if len(embeddings.shape) < 2:  # noqa: PLR2004  # rows and hidden
+    if len(embeddings.shape) < 2:  # rows and hidden
         expected = "embeddings of shape [rows, hidden]"
         got = describe(embeddings) if isinstance(embeddings, torch.Tensor) else repr(embeddings)
         problems.append(Problem(path, "shape", expected, got))
@@ -228,13 +229,14 @@ def _num_rows(path: Path, embeddings: object, problems: list[Problem]) -> int | 
 
 
 def _check_hidden_size(
-    embeddings: object, capability: EncoderCapability, problems: list[Problem]
+    embeddings: AttachedEmbeddings, capability: EncoderCapability, problems: list[Problem]
 ) -> None:
     if capability.hidden_size is None:
         return
     path: Path = (*_DATA, EMBEDDING_KEY)
-    several = type(embeddings) is tuple
-    for index, one in enumerate(embeddings if several else (embeddings,)):  # type: ignore[arg-type]  # a tuple
+    several = isinstance(embeddings, tuple)
+    every = embeddings if isinstance(embeddings, tuple) else (embeddings,)
+    for index, one in enumerate(every):
         shape = one.shape
         if len(shape) > 1 and shape[-1] != capability.hidden_size:
             where = (*path, index) if several else path
@@ -246,7 +248,9 @@ def _has_items(params: MultimodalParams) -> bool:
     """Whether there is anything to encode: items, or a payload that may hold some."""
     if params.item_metadata is not None:
         return bool(params.item_metadata.item_refs)
-    return params.multimodal_input is not None or bool(params.multimodal_data.keys() - RESERVED_KEYS)
+    return params.multimodal_input is not None or bool(
+        params.multimodal_data.keys() - RESERVED_KEYS
+    )
 
 
 def _check_schedulable(
@@ -262,10 +266,10 @@ def _check_schedulable(
     _check_costs(record, "encoder_token_lengths", budget.max_encoder_tokens, 1, problems)
     row_bytes = budget.output_row_bytes or 1
     _check_costs(record, "output_embedding_lengths", budget.max_output_bytes, row_bytes, problems)
-    declared = record.input_partitions or {}
+    declared = record.input_partitions
     if not capability.custom_selection:
         for modality in dict.fromkeys(ref.modality for ref in record.item_refs):
-            if modality not in declared:
+            if declared is None or modality not in declared:
                 path = (*_RECORD, "input_partitions", modality)
                 expected = "partitions, or a model with custom selection"
                 problems.append(Problem(path, "missing", expected, "nothing"))

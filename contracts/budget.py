@@ -3,7 +3,7 @@
 import attrs
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import check_int, check_instance, raise_problems
+from omniwire.contracts.checks import check_instance, check_int, raise_problems
 from omniwire.contracts.errors import Problem
 
 

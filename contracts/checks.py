@@ -6,7 +6,7 @@ path over a well-formed sequence runs in C, the slow path runs only to name what
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem, contract_error
@@ -18,17 +18,20 @@ INT64_MAX: Final = 2**63 - 1
 _MODALITY: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MODALITY_FORMAT: Final = "a modality name ([a-z][a-z0-9_]{0,63})"
 
-T = TypeVar("T")
+
+def tupled(value: Any) -> Any:
+    """A list as a tuple; anything else as it is, for the object's validator to judge."""
+    return tuple(value) if type(value) is list else value
 
 
-def as_tuple(value: Iterable[T]) -> tuple[T, ...]:
-    """A list as a tuple; anything else as it is, for the validator to judge."""
-    return tuple(value) if type(value) is list else value  # type: ignore[return-value]  # judged later
+def as_ints(value: Iterable[int]) -> tuple[int, ...]:
+    """A field converter: a list as a tuple; the validator judges anything else."""
+    return tupled(value)  # type: ignore[no-any-return]  # judged by the validator
 
 
-def as_optional_tuple(value: Iterable[T] | None) -> tuple[T, ...] | None:
-    """Like `as_tuple`, for fields that may be None."""
-    return tuple(value) if type(value) is list else value  # type: ignore[return-value]  # judged later
+def as_optional_ints(value: Iterable[int] | None) -> tuple[int, ...] | None:
+    """Like `as_ints`, for a field that may be None."""
+    return tupled(value)  # type: ignore[no-any-return]  # judged by the validator
 
 
 def raise_problems(subject: str, problems: list[Problem]) -> None:
@@ -57,7 +60,9 @@ def check_ints(
     if type(values) is not tuple:
         problems.append(Problem(path, "type", "a tuple or list of ints", describe(values)))
         return False
-    if not values or (set(map(type, values)) == {int} and min(values) >= low and max(values) <= high):
+    if not values or (
+        set(map(type, values)) == {int} and min(values) >= low and max(values) <= high
+    ):
         return True
     for index, value in enumerate(values):
         check_int(problems, (*path, index), value, low, high)
@@ -102,9 +107,7 @@ def is_modality(value: object) -> bool:
     return type(value) is str and _MODALITY.fullmatch(value) is not None
 
 
-def check_count(
-    problems: list[Problem], path: Path, found: int, expected: int, unit: str
-) -> bool:
+def check_count(problems: list[Problem], path: Path, found: int, expected: int, unit: str) -> bool:
     """Check a number of elements against the number that another field gives."""
     if found == expected:
         return True

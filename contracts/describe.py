@@ -95,7 +95,7 @@ def summarize(value: object) -> str:
             shown.append(f"... {len(value)} in all")
         return f"({', '.join(shown)}{',' if len(value) == 1 else ''})"
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{ascii(key)}: {summarize(item)}" for key, item in value.items())
+        inside = ", ".join(f"{key!a}: {summarize(item)}" for key, item in value.items())
         return f"{{{inside}}}"
     if type(value).__module__.partition(".")[0] == "omniwire":
         return repr(value)

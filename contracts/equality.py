@@ -25,7 +25,8 @@ def structurally_equal(left: object, right: object) -> bool:
     if kind is not type(right):
         return False
     if kind is tuple:
-        assert isinstance(left, tuple) and isinstance(right, tuple)
+        assert isinstance(left, tuple)
+        assert isinstance(right, tuple)
         return len(left) == len(right) and all(map(structurally_equal, left, right))
     if isinstance(left, torch.Tensor):
         assert isinstance(right, torch.Tensor)

@@ -51,7 +51,7 @@ def format_path(path: Path) -> str:
         elif _IDENTIFIER.fullmatch(part):
             parts.append(f".{part}")
         else:
-            parts.append(f"[{ascii(part)}]")
+            parts.append(f"[{part!a}]")
     return "".join(parts)
 
 
@@ -263,7 +263,7 @@ class HandlerNotFoundError(OmniwireError, LookupError):
         self.registered: tuple[str, ...] = tuple(registered)
         super().__init__(
             f"expected a registered modality ({', '.join(self.registered) or 'none is'}), "
-            f"got {ascii(modality)}"
+            f"got {modality!a}"
         )
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -284,7 +284,7 @@ class AccumulationError(OmniwireError, RuntimeError):
         self.request_id = request_id
         self.modality = modality
         self.key = key
-        where = f"request {ascii(request_id)}"
+        where = f"request {request_id!a}"
         if modality:
             where += f", modality {modality}"
         if key:

@@ -6,14 +6,14 @@ from typing import Any, Final, NoReturn, Self, SupportsIndex, TypeVar
 import numpy as np
 import torch
 
+from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import is_encodable, raise_problems
 from omniwire.contracts.describe import describe, summarize
 from omniwire.contracts.equality import structural_hash, structurally_equal
 from omniwire.contracts.errors import Path, Problem
-from omniwire.contracts.base import Contract
 from omniwire.contracts.tensors import array_problem, tensor_problem
 
-V = TypeVar("V", covariant=True)
+V_co = TypeVar("V_co", covariant=True)
 
 MAX_PAYLOAD_DEPTH: Final = 32
 """Deepest nesting of mappings, tuples and records in a payload, its own mapping included.
@@ -33,7 +33,7 @@ _LEGAL: Final = (
 )
 
 
-class FrozenMapping(Mapping[str, V]):
+class FrozenMapping(Mapping[str, V_co]):
     """An immutable mapping from strings to payload values, frozen all the way down.
 
     Lists become tuples, mappings become `FrozenMapping`; tensors and arrays are held, not
@@ -52,11 +52,11 @@ class FrozenMapping(Mapping[str, V]):
     ((480, 640),)
     """
 
-    __slots__ = ("_depth", "_values", "__weakref__")
-    _values: dict[str, V]
+    __slots__ = ("__weakref__", "_depth", "_values")
+    _values: dict[str, V_co]
     _depth: int
 
-    def __init__(self, values: Mapping[str, V]) -> None:
+    def __init__(self, values: Mapping[str, V_co]) -> None:
         if not isinstance(values, Mapping):
             problem = Problem((), "type", "a mapping", describe(values))
             raise_problems("FrozenMapping", [problem])
@@ -72,10 +72,12 @@ class FrozenMapping(Mapping[str, V]):
         """Own `values`, which are known to be frozen and at most `depth` levels deep."""
         self = cls.__new__(cls)
         object.__setattr__(self, "_values", values)
-        object.__setattr__(self, "_depth", depth or 1 + max(map(depth_of, values.values()), default=0))
+        object.__setattr__(
+            self, "_depth", depth or 1 + max(map(depth_of, values.values()), default=0)
+        )
         return self
 
-    def __getitem__(self, key: str) -> V:
+    def __getitem__(self, key: str) -> V_co:
         return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -88,12 +90,15 @@ class FrozenMapping(Mapping[str, V]):
         return key in self._values
 
     def keys(self) -> KeysView[str]:
+        """The keys, in the order they were given."""
         return self._values.keys()
 
-    def values(self) -> ValuesView[V]:
+    def values(self) -> ValuesView[V_co]:
+        """The values, in key order."""
         return self._values.values()
 
-    def items(self) -> ItemsView[str, V]:
+    def items(self) -> ItemsView[str, V_co]:
+        """Pairs of key and value."""
         return self._values.items()
 
     def __eq__(self, other: object) -> bool:
@@ -159,13 +164,18 @@ class Rejected(tuple[Problem, ...]):
     __slots__ = ()
 
 
-def as_frozen(value: object) -> object:
+def as_frozen(value: Any) -> Any:
     """A field converter: a mapping frozen, or what is wrong with it as `Rejected`."""
     if type(value) is FrozenMapping or not isinstance(value, Mapping):
         return value
     problems: list[Problem] = []
     frozen = freeze(value, (), problems)
     return Rejected(problems) if problems else frozen
+
+
+def as_payload(value: Mapping[str, Any]) -> FrozenMapping[Any]:
+    """A field converter for a payload tree, which is the one place for `Any` in a contract."""
+    return as_frozen(value)  # type: ignore[no-any-return]  # judged by the validator
 
 
 def take_frozen(value: object, path: Path, problems: list[Problem]) -> bool:
@@ -179,7 +189,7 @@ def take_frozen(value: object, path: Path, problems: list[Problem]) -> bool:
     return False
 
 
-class _Overgrown(Exception):  # noqa: N818  # never leaves this module
+class _Overgrown(Exception):  # never leaves this module
     """The walk stopped: the value is too deep or too large, perhaps endless."""
 
 
@@ -268,7 +278,9 @@ class _Freezer:
             self.stop_too_deep()
         self.visited += size
         if self.visited > MAX_PAYLOAD_ELEMENTS:
-            self.report("count", f"at most {MAX_PAYLOAD_ELEMENTS} elements", f"{self.visited} or more")
+            self.report(
+                "count", f"at most {MAX_PAYLOAD_ELEMENTS} elements", f"{self.visited} or more"
+            )
             raise _Overgrown
 
     def stop_too_deep(self) -> NoReturn:

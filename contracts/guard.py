@@ -16,7 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Violation(Exception):  # noqa: N818  # never leaves this module
+class _Violation(Exception):  # never leaves this module
     """What beartype raises inside a guarded call; its text may show values, so it is dropped."""
 
 
@@ -51,13 +51,20 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
         except _Violation:
             arguments = inspect.signature(function).bind(*args, **kwargs).arguments
         problems = [
-            Problem((name,), "type", inspect.formatannotation(hints[name]), describe(value))
+            Problem((name,), "type", _words(hints[name]), describe(value))
             for name, value in arguments.items()
             if name in hints and not is_bearable(value, hints[name])
         ]
         raise contract_error(plain.__qualname__, problems)
 
     return call
+
+
+def _words(hint: Any) -> str:
+    """The hint in words: `Tensor or TensorHandle`."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(map(_words, get_args(hint)))
+    return "None" if hint is type(None) else str(getattr(hint, "__name__", hint))
 
 
 def _shallow(hint: Any) -> Any:

@@ -1,12 +1,13 @@
 """`TensorHandle`: a tensor that is somewhere else, or only in this process."""
 
+from collections.abc import Iterable
 from typing import Final, Protocol, runtime_checkable
 
 import attrs
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import as_tuple, check_ints, raise_problems
+from omniwire.contracts.checks import as_ints, check_ints, raise_problems
 from omniwire.contracts.describe import describe, describe_tensor
 from omniwire.contracts.errors import HandoffError, Problem
 from omniwire.contracts.tensors import tensor_problem
@@ -16,7 +17,7 @@ HANDLE_KINDS: Final = ("local", "arena", "cuda_ipc")
 
 @runtime_checkable
 class TensorSource(Protocol):
-    """What a handle's payload is once its channel has attached it: something that has the tensor."""
+    """The payload of a handle that its channel has attached."""
 
     def resolve_tensor(self) -> torch.Tensor:
         """The tensor, as a view of the memory where it lives.
@@ -25,6 +26,10 @@ class TensorSource(Protocol):
             HandoffError: The memory is gone, or the reference is stale.
         """
         ...
+
+
+def _as_shape(value: Iterable[int]) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, torch.Size) else as_ints(value)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -50,7 +55,7 @@ class TensorHandle(Contract):
 
     kind: str
     dtype: torch.dtype
-    shape: tuple[int, ...] = attrs.field(converter=as_tuple)
+    shape: tuple[int, ...] = attrs.field(converter=_as_shape)
     payload: object
 
     __hash__ = None  # type: ignore[assignment]  # may hold a tensor
@@ -63,8 +68,6 @@ class TensorHandle(Contract):
             problems.append(Problem(("kind",), code, expected, describe(self.kind)))
         if not isinstance(self.dtype, torch.dtype):
             problems.append(Problem(("dtype",), "type", "a torch.dtype", describe(self.dtype)))
-        if isinstance(self.shape, torch.Size):
-            object.__setattr__(self, "shape", tuple(self.shape))
         check_ints(problems, ("shape",), self.shape, 0)
         if not problems:
             self._check_payload(problems)

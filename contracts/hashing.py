@@ -5,13 +5,12 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-import attrs
 import numpy as np
 import torch
 
 from omniwire.contracts.base import Contract
 from omniwire.contracts.errors import Problem, contract_error
-from omniwire.contracts.frozen import FrozenMapping, freeze
+from omniwire.contracts.frozen import freeze
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.items import ItemRef
 from omniwire.contracts.tensors import array_bytes, logical_bytes
@@ -95,11 +94,9 @@ def _feed_contract(digest: "hashlib._Hash", value: Contract) -> None:
     elif isinstance(value, ItemRef):
         _feed(digest, tuple(value))
     else:
-        assert attrs.has(type(value))
-        for field in attrs.fields(type(value)):
-            if field.name not in value._INCOMPARABLE:
-                _feed_bytes(digest, b"K", field.name.encode())
-                _feed(digest, getattr(value, field.name))
+        for name in value._comparable_fields():
+            _feed_bytes(digest, b"K", name.encode())
+            _feed(digest, getattr(value, name))
 
 
 def _feed_bytes(digest: "hashlib._Hash", tag: bytes, content: bytes) -> None:
@@ -114,4 +111,4 @@ def _feed_shape(digest: "hashlib._Hash", tag: bytes, dtype: str, shape: tuple[in
 
 def _feed_array(digest: "hashlib._Hash", content: np.ndarray) -> None:
     digest.update(_LENGTH.pack(content.size))
-    digest.update(memoryview(content))
+    digest.update(content.data)

@@ -2,8 +2,8 @@
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
 import attrs
@@ -13,13 +13,14 @@ from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import (
     INT32_MAX,
     INT32_MIN,
-    as_optional_tuple,
-    as_tuple,
+    as_ints,
+    as_optional_ints,
     check_count,
     check_indices,
     check_ints,
     check_text,
     raise_problems,
+    tupled,
 )
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem
@@ -41,11 +42,15 @@ _RUN_FIELDS: Final = (
 _REQUIRED_FIELDS: Final = ("multimodal_hashes", "multimodal_positions", "multimodal_lengths")
 
 
-def as_hashes(value: object) -> object:
-    """A field converter: a list of lists as a tuple of tuples."""
+def as_hashes(value: Iterable[Sequence[int]]) -> tuple[HashWords, ...]:
+    """A field converter: a list of lists as a tuple of tuples; the validator judges the rest."""
     if type(value) is list or type(value) is tuple:
-        return tuple([tuple(words) if type(words) is list else words for words in value])
-    return value
+        return tuple([tupled(words) for words in value])
+    return value  # type: ignore[return-value]  # judged by the validator
+
+
+def _as_optional_texts(value: Iterable[str | None] | None) -> tuple[str | None, ...] | None:
+    return tupled(value)  # type: ignore[no-any-return]  # judged by the validator
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -78,20 +83,20 @@ class MultimodalInput(Contract):
     (-1, -2147483648)
     """
 
-    multimodal_hashes: tuple[HashWords, ...] = attrs.field(converter=as_hashes)  # type: ignore[assignment]  # judged below
-    multimodal_positions: tuple[int, ...] = attrs.field(converter=as_tuple)
-    multimodal_lengths: tuple[int, ...] = attrs.field(converter=as_tuple)
+    multimodal_hashes: tuple[HashWords, ...] = attrs.field(converter=as_hashes)
+    multimodal_positions: tuple[int, ...] = attrs.field(converter=as_ints)
+    multimodal_lengths: tuple[int, ...] = attrs.field(converter=as_ints)
     multimodal_uuids: tuple[str | None, ...] | None = attrs.field(
-        default=None, converter=as_optional_tuple
+        default=None, converter=_as_optional_texts
     )
     multimodal_item_run_cu_offsets: tuple[int, ...] | None = attrs.field(
-        default=None, converter=as_optional_tuple
+        default=None, converter=as_optional_ints
     )
     multimodal_run_positions: tuple[int, ...] | None = attrs.field(
-        default=None, converter=as_optional_tuple
+        default=None, converter=as_optional_ints
     )
     multimodal_run_lengths: tuple[int, ...] | None = attrs.field(
-        default=None, converter=as_optional_tuple
+        default=None, converter=as_optional_ints
     )
 
     def __attrs_post_init__(self) -> None:
@@ -124,7 +129,11 @@ class MultimodalInput(Contract):
         offsets = self.multimodal_item_run_cu_offsets
         positions, lengths = self.multimodal_run_positions, self.multimodal_run_lengths
         offsets_sound = offsets is not None and _check_lengths(
-            self, "multimodal_item_run_cu_offsets", 0, None if count is None else count + 1, problems
+            self,
+            "multimodal_item_run_cu_offsets",
+            0,
+            None if count is None else count + 1,
+            problems,
         )
         positions_sound = positions is not None and check_ints(
             problems, ("multimodal_run_positions",), positions, 0, INT32_MAX
@@ -134,7 +143,8 @@ class MultimodalInput(Contract):
         )
         if not (positions_sound and lengths_sound):
             return
-        assert positions is not None and lengths is not None
+        assert positions is not None
+        assert lengths is not None
         path = ("multimodal_run_lengths",)
         if not check_count(problems, path, len(lengths), len(positions), "run lengths"):
             return
@@ -165,7 +175,9 @@ class MultimodalInput(Contract):
                 end = position + length
                 num_tokens += length
             if past > first and positions[first] != self.multimodal_positions[item]:
-                expected = f"item {item}'s first run at its position {self.multimodal_positions[item]}"
+                expected = (
+                    f"item {item}'s first run at its position {self.multimodal_positions[item]}"
+                )
                 path = ("multimodal_run_positions", first)
                 problems.append(Problem(path, "conflict", expected, str(positions[first])))
             if num_tokens != self.multimodal_lengths[item]:
@@ -249,9 +261,11 @@ class MultimodalInput(Contract):
                 problems.append(Problem((name,), "type", "a tensor", describe(tensor)))
             else:
                 fields[name] = tensor.tolist()
-        for name in _REQUIRED_FIELDS:
-            if name not in tensors:
-                problems.append(Problem((name,), "missing", "a tensor", "nothing"))
+        problems.extend(
+            Problem((name,), "missing", "a tensor", "nothing")
+            for name in _REQUIRED_FIELDS
+            if name not in tensors
+        )
         raise_problems(_SUBJECT, problems)
         uuids = None if multimodal_uuids is None else tuple(multimodal_uuids)
         return cls(multimodal_uuids=uuids, **fields)
@@ -299,7 +313,7 @@ def check_hashes(hashes: object, path: Path, problems: list[Problem]) -> bool:
         return True
     if set(map(type, hashes)) == {tuple} and set(map(len, hashes)) == {WORDS_PER_HASH}:
         words = tuple(chain.from_iterable(hashes))
-        if set(map(type, words)) == {int} and INT32_MIN <= min(words) and max(words) <= INT32_MAX:
+        if set(map(type, words)) == {int} and min(words) >= INT32_MIN and max(words) <= INT32_MAX:
             return True
     for index, one in enumerate(hashes):
         where = (*path, index)
@@ -350,7 +364,7 @@ def _check_offsets(offsets: tuple[int, ...], num_runs: int, problems: list[Probl
     found = len(problems)
     if offsets[0] != 0:
         problems.append(Problem((name, 0), "sequence", "offsets from 0", str(offsets[0])))
-    for index, (before, after) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for index, (before, after) in enumerate(pairwise(offsets)):
         if after < before:
             expected = f"an offset of at least {before}"
             problems.append(Problem((name, index + 1), "sequence", expected, str(after)))

@@ -1,14 +1,14 @@
 """The items of a request: references, input partitions and the metadata record."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import attrs
 
 from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import (
     MODALITY_FORMAT,
-    as_optional_tuple,
+    as_optional_ints,
     check_count,
     check_indices,
     check_int,
@@ -25,7 +25,7 @@ Partitions = FrozenMapping[FrozenMapping["MultimodalItemPartition"]]
 
 class _ItemRef(NamedTuple):
     modality: str
-    index: int
+    index: int  # type: ignore[assignment]  # the field hides the tuple's method, as the API names it
 
 
 class ItemRef(_ItemRef, Contract):
@@ -46,6 +46,7 @@ class ItemRef(_ItemRef, Contract):
     __slots__ = ()
 
     def __new__(cls, modality: str, index: int) -> Self:
+        """Check both parts and pair them."""
         problems: list[Problem] = []
         _check_ref((), modality, index, problems)
         raise_problems("ItemRef", problems)
@@ -85,7 +86,7 @@ class MultimodalItemPartition(Contract):
         ContractValueError: A length or the axis is negative.
     """
 
-    item_lengths: tuple[int, ...] | None = attrs.field(default=None, converter=as_optional_tuple)
+    item_lengths: tuple[int, ...] | None = attrs.field(default=None, converter=as_optional_ints)
     axis: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -96,19 +97,23 @@ class MultimodalItemPartition(Contract):
         raise_problems("MultimodalItemPartition", problems)
 
 
-def _as_refs(value: object) -> object:
+def _as_refs(value: Iterable[tuple[str, int]]) -> tuple[ItemRef, ...]:
     """Pairs as `ItemRef`, unchecked: the record checks them all."""
     if type(value) is list or type(value) is tuple:
         return tuple(map(_as_ref, value))
-    return value
+    return value  # type: ignore[return-value]  # judged by the validator
 
 
-def _as_ref(value: object) -> object:
-    if type(value) is ItemRef:
-        return value
-    if (type(value) is tuple or type(value) is list) and len(value) == 2:
+def _as_ref(value: Any) -> ItemRef:
+    if type(value) in (tuple, list) and len(value) == 2:
         return tuple.__new__(ItemRef, value)
-    return value
+    return value  # type: ignore[no-any-return]  # judged by the validator
+
+
+def _as_partitions(
+    value: Mapping[str, Mapping[str, MultimodalItemPartition]] | None,
+) -> Partitions | None:
+    return as_frozen(value)  # type: ignore[no-any-return]  # judged by the validator
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -138,16 +143,14 @@ class MultimodalItemMetadata(Contract):
 encoder_token_lengths=(16,), output_embedding_lengths=(4,), input_partitions=None)
     """
 
-    item_refs: tuple[ItemRef, ...] = attrs.field(converter=_as_refs)  # type: ignore[assignment]  # judged below
+    item_refs: tuple[ItemRef, ...] = attrs.field(converter=_as_refs)
     encoder_token_lengths: tuple[int, ...] | None = attrs.field(
-        default=None, converter=as_optional_tuple
+        default=None, converter=as_optional_ints
     )
     output_embedding_lengths: tuple[int, ...] | None = attrs.field(
-        default=None, converter=as_optional_tuple
+        default=None, converter=as_optional_ints
     )
-    input_partitions: Partitions | None = attrs.field(  # type: ignore[assignment]  # judged below
-        default=None, converter=as_frozen
-    )
+    input_partitions: Partitions | None = attrs.field(default=None, converter=_as_partitions)
 
     def __attrs_post_init__(self) -> None:
         problems: list[Problem] = []
@@ -283,9 +286,7 @@ def _report_bad_numbering(
         seen.add(ref.index)
 
 
-def _check_partitions(
-    partitions: object, counts: dict[str, int], problems: list[Problem]
-) -> None:
+def _check_partitions(partitions: object, counts: dict[str, int], problems: list[Problem]) -> None:
     """Check partitions against the items; counts of `{}` mean that the items are faulty."""
     root = ("input_partitions",)
     if not take_frozen(partitions, root, problems):

@@ -18,7 +18,7 @@ from omniwire.contracts.checks import (
 )
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import OmniwireError, Path, Problem
-from omniwire.contracts.frozen import FrozenMapping, as_frozen, take_frozen
+from omniwire.contracts.frozen import FrozenMapping, as_payload, take_frozen
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.tensors import tensor_problem
 from omniwire.contracts.tokens import TokenIds, as_token_ids, take_token_ids
@@ -63,10 +63,6 @@ def _check_output_tree(value: object, path: Path, problems: list[Problem]) -> No
         check_instance(problems, path, value, (*_TENSORS, *_SCALARS), _OUTPUT_VALUE)
 
 
-def _payload_field() -> Any:
-    return attrs.field(factory=dict, converter=as_frozen)
-
-
 @attrs.frozen(eq=False, repr=False)
 class OmniOutput(Contract):
     """What a model returns for one step of one request. Unhashable.
@@ -90,8 +86,8 @@ class OmniOutput(Contract):
     """
 
     text_hidden_states: torch.Tensor | TensorHandle | None = None
-    multimodal_outputs: FrozenMapping[Any] = _payload_field()
-    inter_stage_outputs: FrozenMapping[Any] = _payload_field()
+    multimodal_outputs: FrozenMapping[Any] = attrs.field(factory=dict, converter=as_payload)
+    inter_stage_outputs: FrozenMapping[Any] = attrs.field(factory=dict, converter=as_payload)
 
     __hash__ = None  # type: ignore[assignment]  # holds tensors
 
@@ -132,7 +128,7 @@ class OutputChunk(Contract):
     request_id: str
     step: int
     output_type: str
-    new_token_ids: TokenIds = attrs.field(default=(), converter=as_token_ids)  # type: ignore[assignment, misc]  # judged below
+    new_token_ids: TokenIds = attrs.field(factory=TokenIds, converter=as_token_ids)
     output: OmniOutput | None = None
     kind: ChunkKind = ChunkKind.DELTA
     finish_reason: str | None = None
@@ -205,7 +201,7 @@ class OutputSpec(Contract):
         ContractValueError: A key is empty.
     """
 
-    entries: FrozenMapping[AccumulationRule] = _payload_field()
+    entries: FrozenMapping[AccumulationRule] = attrs.field(factory=dict, converter=as_payload)
 
     def __attrs_post_init__(self) -> None:
         problems: list[Problem] = []
@@ -220,10 +216,10 @@ class OutputSpec(Contract):
         raise_problems("OutputSpec", problems)
 
 
-def _as_errors(value: object) -> object:
+def _as_errors(value: Mapping[str, OmniwireError]) -> FrozenMapping[OmniwireError]:
     if isinstance(value, Mapping) and all(type(key) is str for key in value):
         return FrozenMapping._wrap(dict(value))
-    return value
+    return value  # type: ignore[return-value]  # judged by the validator
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -246,13 +242,19 @@ class RequestOutput(Contract):
     """
 
     request_id: str
-    new_token_ids: TokenIds = attrs.field(default=(), converter=as_token_ids)  # type: ignore[assignment, misc]  # judged below
-    multimodal_outputs: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]] = _payload_field()
-    metadata: FrozenMapping[FrozenMapping[int | float | bool | str]] = _payload_field()
-    tensors: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]] = _payload_field()
+    new_token_ids: TokenIds = attrs.field(factory=TokenIds, converter=as_token_ids)
+    multimodal_outputs: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]] = attrs.field(
+        factory=dict, converter=as_payload
+    )
+    metadata: FrozenMapping[FrozenMapping[int | float | bool | str]] = attrs.field(
+        factory=dict, converter=as_payload
+    )
+    tensors: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]] = attrs.field(
+        factory=dict, converter=as_payload
+    )
     finished: bool = False
     finish_reason: str | None = None
-    errors: FrozenMapping[OmniwireError] = attrs.field(factory=dict, converter=_as_errors)  # type: ignore[assignment, misc]  # judged below
+    errors: FrozenMapping[OmniwireError] = attrs.field(factory=dict, converter=_as_errors)
 
     __hash__ = None  # type: ignore[assignment]  # holds tensors
 

@@ -10,7 +10,7 @@ from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import check_instance, raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem
-from omniwire.contracts.frozen import FrozenMapping, as_frozen, take_frozen
+from omniwire.contracts.frozen import FrozenMapping, as_payload, take_frozen
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.inputs import MultimodalInput
@@ -24,6 +24,7 @@ MROPE_DELTAS_KEY: Final = "mrope_position_deltas"
 RESERVED_KEYS: Final = frozenset({ITEM_METADATA_KEY, EMBEDDING_KEY, MROPE_KEY})
 """Top-level keys of `multimodal_data` that are no modality."""
 
+AttachedEmbeddings = torch.Tensor | TensorHandle | tuple[torch.Tensor | TensorHandle, ...]
 Embeddings = torch.Tensor | TensorHandle | Sequence[torch.Tensor | TensorHandle]
 
 _SUBJECT: Final = "MultimodalParams"
@@ -55,10 +56,7 @@ class MultimodalParams(Contract):
     """
 
     multimodal_input: MultimodalInput | None = None
-    multimodal_data: FrozenMapping[Any] = attrs.field(  # the payload tree is the one Any
-        factory=dict,
-        converter=as_frozen,  # type: ignore[assignment, misc]  # judged below
-    )
+    multimodal_data: FrozenMapping[Any] = attrs.field(factory=dict, converter=as_payload)
     multimodal_runtime: MultimodalRuntimeData | None = None
     encoder_state: object | None = None
 
@@ -98,9 +96,9 @@ class MultimodalParams(Contract):
         return record
 
     @property
-    def embeddings(self) -> torch.Tensor | TensorHandle | tuple[torch.Tensor | TensorHandle, ...] | None:
+    def embeddings(self) -> AttachedEmbeddings | None:
         """The attached embeddings under the reserved key, or None."""
-        attached: torch.Tensor | None = self.multimodal_data.get(EMBEDDING_KEY)
+        attached: AttachedEmbeddings | None = self.multimodal_data.get(EMBEDDING_KEY)
         return attached
 
     @property
@@ -131,7 +129,7 @@ class MultimodalParams(Contract):
         data: dict[str, object] = {EMBEDDING_KEY: embeddings}
         if item_metadata is not None:
             data[ITEM_METADATA_KEY] = item_metadata
-        return cls(multimodal_input, data)  # type: ignore[arg-type]  # converted
+        return cls(multimodal_input, data)
 
     def with_embeddings(self, embeddings: Embeddings) -> "MultimodalParams":
         """A trusted view with other embeddings attached; runs no validator.
@@ -234,7 +232,9 @@ def _check_reserved(data: FrozenMapping[Any], problems: list[Problem]) -> None:
             for position, ref in enumerate(record.item_refs):
                 if ref.modality in RESERVED_KEYS:
                     where = (*path, "item_refs", position, "modality")
-                    expected = f"a modality other than the reserved {', '.join(sorted(RESERVED_KEYS))}"
+                    expected = (
+                        f"a modality other than the reserved {', '.join(sorted(RESERVED_KEYS))}"
+                    )
                     problems.append(Problem(where, "conflict", expected, describe(ref.modality)))
     if EMBEDDING_KEY not in data:
         return
@@ -281,4 +281,3 @@ def _replace_at(value: Any, parts: list[str], mover: _Mover) -> Any:
     if inner is None:
         return None
     return FrozenMapping._wrap({**value, parts[0]: inner}, value._depth)
-

@@ -1,14 +1,16 @@
 """What a processor hands over: the request, and the encoder/prefill transport envelope."""
 
+from collections.abc import Iterable, Sequence
+
 import attrs
 
 from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import (
-    as_optional_tuple,
     check_count,
     check_instance,
     check_text,
     raise_problems,
+    tupled,
 )
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Problem
@@ -38,7 +40,7 @@ class ProcessedRequest(Contract):
     """
 
     request_id: str
-    prompt_token_ids: TokenIds = attrs.field(converter=as_token_ids)  # type: ignore[assignment, misc]  # judged below
+    prompt_token_ids: TokenIds = attrs.field(converter=as_token_ids)
     multimodal_params: MultimodalParams | None = None
 
     __hash__ = None  # type: ignore[assignment]  # holds tensors
@@ -51,6 +53,14 @@ class ProcessedRequest(Contract):
         if params is not None:
             check_instance(problems, path, params, MultimodalParams, "MultimodalParams or None")
         raise_problems("ProcessedRequest", problems)
+
+
+def _as_handles(value: Iterable[TensorHandle] | None) -> tuple[TensorHandle, ...] | None:
+    return tupled(value)  # type: ignore[no-any-return]  # judged by the validator
+
+
+def _as_optional_hashes(value: Iterable[Sequence[int]] | None) -> tuple[HashWords, ...] | None:
+    return None if value is None else as_hashes(value)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -70,9 +80,11 @@ class DisaggregatedParams(Contract):
     """
 
     multimodal_embedding_handles: tuple[TensorHandle, ...] | None = attrs.field(
-        default=None, converter=as_optional_tuple
+        default=None, converter=_as_handles
     )
-    multimodal_hashes: tuple[HashWords, ...] | None = attrs.field(default=None, converter=as_hashes)  # type: ignore[assignment, misc]  # judged below
+    multimodal_hashes: tuple[HashWords, ...] | None = attrs.field(
+        default=None, converter=_as_optional_hashes
+    )
     request_type: str = "prefill"
     opaque_state: bytes | None = None
 
@@ -89,11 +101,10 @@ class DisaggregatedParams(Contract):
                 for index, handle in enumerate(handles):
                     where = (*path, index)
                     check_instance(problems, where, handle, TensorHandle, "a TensorHandle")
-        if hashes is not None and check_hashes(hashes, ("multimodal_hashes",), problems):
-            if type(handles) is tuple:
-                check_count(
-                    problems, ("multimodal_hashes",), len(hashes), len(handles), "hashes"
-                )
+        path = ("multimodal_hashes",)
+        sound = hashes is None or check_hashes(hashes, path, problems)
+        if sound and hashes is not None and type(handles) is tuple:
+            check_count(problems, path, len(hashes), len(handles), "hashes")
         check_text(problems, ("request_type",), self.request_type)
         if self.opaque_state is not None:
             check_instance(problems, ("opaque_state",), self.opaque_state, bytes, "bytes or None")

@@ -1,5 +1,6 @@
 """`MultimodalRuntimeData`: which embedding rows one prefill chunk needs."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -53,7 +54,11 @@ class MultimodalRuntimeData(Contract):
             _at_least(problems, "chunk_end_pos", end, past, "the chunk's start")
             _at_most(problems, "num_cached_mm_tokens", cached, past, "the tokens before the chunk")
             _at_most(
-                problems, "num_mm_tokens_in_chunk", in_chunk, max(end - past, 0), "the chunk's tokens"
+                problems,
+                "num_mm_tokens_in_chunk",
+                in_chunk,
+                max(end - past, 0),
+                "the chunk's tokens",
             )
             _at_least(
                 problems,
@@ -134,7 +139,9 @@ class MultimodalRuntimeData(Contract):
                 expected = f"a position within the {len(counts)} prompt tokens"
                 problem = Problem(("chunk_end_pos",), "range", expected, str(chunk_end_pos))
                 raise contract_error(_SUBJECT, [problem])
-            cached, through = (int(counts[end - 1]) if end else 0 for end in (past_seen_token_num, chunk_end_pos))
+            cached, through = (
+                int(counts[end - 1]) if end else 0 for end in (past_seen_token_num, chunk_end_pos)
+            )
             total = int(counts[-1]) if len(counts) else 0
         return cls(past_seen_token_num, chunk_end_pos, cached, through - cached, total)
 
@@ -247,7 +254,7 @@ def item_runs(record: MultimodalInput) -> list[list[tuple[int, int]]]:
     assert record.multimodal_run_positions is not None
     assert record.multimodal_run_lengths is not None
     pairs = list(zip(record.multimodal_run_positions, record.multimodal_run_lengths, strict=True))
-    return [pairs[first:past] for first, past in zip(offsets, offsets[1:], strict=False)]
+    return [pairs[first:past] for first, past in itertools.pairwise(offsets)]
 
 
 def _framing_positions(

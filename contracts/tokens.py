@@ -18,6 +18,9 @@ _EXPECTED_ID: Final = "a token id of 0 to 2147483647"
 _SUBJECT: Final = "TokenIds"
 
 
+IdsLike = Sequence[int] | np.ndarray | torch.Tensor
+
+
 @attrs.frozen(eq=False, repr=False, init=False)
 class TokenIds(Contract, Sequence[int]):
     """Token ids of one prompt or one output step: an immutable sequence of non-negative int32.
@@ -42,7 +45,7 @@ class TokenIds(Contract, Sequence[int]):
 
     _packed: bytes = attrs.field()
 
-    def __init__(self, ids: "Sequence[int] | np.ndarray | torch.Tensor" = ()) -> None:
+    def __init__(self, ids: IdsLike = ()) -> None:
         problems: list[Problem] = []
         packed = _pack(ids, (), problems)
         raise_problems(_SUBJECT, problems)
@@ -106,14 +109,14 @@ class TokenIds(Contract, Sequence[int]):
         return 0
 
 
-def as_token_ids(value: object) -> object:
+def as_token_ids(value: IdsLike) -> TokenIds:
     """A field converter: ids as `TokenIds`; what is wrong with them stays for `take_token_ids`."""
     if type(value) is TokenIds:
         return value
     try:
-        return TokenIds(value)  # type: ignore[arg-type]  # checked by the constructor
+        return TokenIds(value)
     except ContractError as error:
-        return error
+        return error  # type: ignore[return-value]  # reported by the object's validator
 
 
 def take_token_ids(value: object, name: str, problems: list[Problem]) -> None:
