@@ -1,0 +1,71 @@
+"""The embedding rows of one prefill chunk."""
+
+from collections.abc import Sequence
+
+import torch
+
+from omniwire.contracts.errors import Problem, contract_error
+from omniwire.contracts.guard import guarded
+from omniwire.contracts.runtime_data import MultimodalRuntimeData
+from omniwire.runtime.rows import check_rows, join_rows
+
+_SUBJECT = "chunk_embeddings"
+
+
+@guarded
+def chunk_embeddings(
+    item_embeddings: Sequence[torch.Tensor], runtime_data: MultimodalRuntimeData | None
+) -> torch.Tensor:
+    """The rows that a chunk needs, out of a request's item embeddings.
+
+    Args:
+        item_embeddings: Per item, in prompt order, its rows `[rows, hidden]`. Items after the
+            chunk may be left out, those before it not.
+        runtime_data: The chunk; None for all rows.
+
+    Returns:
+        `[rows, hidden]`: a view where one item suffices (also for a chunk without rows), one
+        concatenation otherwise. Treat it as read-only.
+
+    Raises:
+        ContractTypeError: An item is no tensor.
+        ContractValueError: An item is not 2-D or differs from the first in hidden size, dtype
+            or device; the chunk needs more rows than there are, or the items have more rows
+            than the request.
+
+    >>> items = [torch.arange(2).reshape(2, 1), torch.arange(2, 5).reshape(3, 1)]
+    >>> chunk = MultimodalRuntimeData.for_chunk(
+    ...     past_seen_token_num=2, chunk_end_pos=7, embed_mask=[0, 1, 1, 0, 0, 1, 1, 1])
+    >>> chunk_embeddings(items, chunk).flatten().tolist()
+    [1, 2, 3]
+    """
+    check_rows(_SUBJECT, "item_embeddings", item_embeddings)
+    num_rows = sum(item.size(0) for item in item_embeddings)
+    start, stop = (0, num_rows) if runtime_data is None else runtime_data.row_range
+    if runtime_data is not None:
+        num_needed = stop if stop > start else 0
+        _check_total(num_rows, num_needed, runtime_data.total_embeds_in_request)
+    pieces: list[torch.Tensor] = []
+    item_start = 0
+    for item in item_embeddings:
+        item_stop = item_start + item.size(0)
+        first, past = max(start, item_start), min(stop, item_stop)
+        if first < past:
+            pieces.append(item.narrow(0, first - item_start, past - first))
+        item_start = item_stop
+        if item_start >= stop:
+            break
+    if pieces:
+        return join_rows(pieces)
+    return item_embeddings[0][:0] if len(item_embeddings) else torch.empty((0, 0))
+
+
+def _check_total(num_rows: int, num_needed: int, num_in_request: int) -> None:
+    if num_rows < num_needed:
+        expected = f"at least the {num_needed} embedding rows up to the chunk's end"
+    elif num_rows > num_in_request:
+        expected = f"at most the request's {num_in_request} embedding rows"
+    else:
+        return
+    problem = Problem(("item_embeddings",), "count", expected, str(num_rows))
+    raise contract_error(_SUBJECT, [problem])
