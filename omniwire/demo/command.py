@@ -1,0 +1,75 @@
+"""The click command `omniwire demo`."""
+
+import importlib.util
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final, NoReturn
+
+import click
+
+from omniwire.demo.problems import BadInput, DemoFailed, printable
+
+_NEEDED: Final = ("rich", "transformers", "PIL", "soundfile", "scipy")
+
+_BROKEN: Final = 1
+_BAD_INPUT: Final = 2
+_INTERRUPTED: Final = 130
+
+
+@click.command("demo")
+@click.option(
+    "--image", "images", metavar="FILE", multiple=True, help="A photograph; may be repeated."
+)
+@click.option("--audio", "audios", metavar="FILE", multiple=True, help="A sound; may be repeated.")
+@click.option("--save", metavar="FILE", help="Keep the request in FILE for later.")
+def demo_command(images: tuple[str, ...], audios: tuple[str, ...], save: str | None) -> None:
+    """Send real photographs and sounds from a processor to an executor process and back.
+
+    Without --image and --audio, files that ship inside scikit-learn and pygame are used. The
+    encoders are real transformers models with small random weights; nothing is downloaded.
+
+    Exits with 0 if every proof at the end holds, 1 if one fails or a process breaks, 2 if the
+    input cannot be used.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        _stop(f"needs {', '.join(missing)}: pip install 'omniwire[demo]'", _BAD_INPUT)
+    # These import what was just looked for.
+    from omniwire.demo.proofs import prove  # noqa: PLC0415
+    from omniwire.demo.report import make_console, print_report, progress_bar  # noqa: PLC0415
+    from omniwire.demo.supervise import run_processes  # noqa: PLC0415
+
+    console = make_console()
+    started = time.perf_counter()
+    try:
+        if save is not None:
+            _check_save_path(save)
+        with progress_bar(console) as bar:
+            outcome = run_processes(list(images), list(audios), save, bar.on_event)
+    except BadInput as error:
+        _stop(str(error), _BAD_INPUT)
+    except DemoFailed as error:
+        _stop(str(error), _BROKEN)
+    except KeyboardInterrupt:
+        _stop("interrupted", _INTERRUPTED)
+    seconds = time.perf_counter() - started
+    proofs = prove(outcome.processor, outcome.executor, os.getpid(), outcome.left)
+    print_report(console, outcome.processor, outcome.executor, proofs, seconds)
+    num_failed = sum(not proof.holds for proof in proofs)
+    if num_failed:
+        _stop(f"{num_failed} of {len(proofs)} proofs failed", _BROKEN)
+
+
+def _check_save_path(save: str) -> None:
+    path = Path(save)
+    if path.is_dir():
+        raise BadInput(f"{printable(save)}: cannot save there, it is a folder")
+    if not path.parent.is_dir():
+        raise BadInput(f"{printable(save)}: cannot save there, its folder does not exist")
+
+
+def _stop(message: str, exit_code: int) -> NoReturn:
+    click.echo(f"omniwire demo: {message}", err=True)
+    sys.exit(exit_code)
