@@ -16,8 +16,12 @@ export PIP_NO_INPUT := 1
 # A folder is newer than the last installation when a file in it came or went.
 FOLDERS := $(shell find $(PACKAGES) -type d ! -name __pycache__)
 INSTALLED := $(VENV)/.installed
+# Where the editable installation links the checkout as the package it is published as.
+LINKED := build/linked
 WHEEL_READY := $(WHEEL_VENV)/.dependencies
-PIP_INSTALL := -m pip install --quiet --quiet --constraint constraints.txt
+# Not compiled: most of torch and transformers is never imported here.
+PIP_INSTALL := -m pip install -qq --no-compile --constraint constraints.txt
+MYPY := ../../$(VENV)/bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 
 # $(call new-venv,FOLDER,STAMP): without the stamp there is no environment, or half of one.
 define new-venv
@@ -27,12 +31,12 @@ test -f $(2) || $(PYTHON) -m venv --clear $(1)
 @rm -f $(2)
 endef
 
-.PHONY: demo test check lint types imports wheel tests bench clean
+.PHONY: demo test check lint types imports wheel test-wheel bench clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/omniwire demo
 
-test: check tests
+test: check test-wheel
 
 check: lint types imports
 
@@ -40,16 +44,18 @@ lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-# Run where the folder omniwire/ does not hide the installed package.
+# In the linked tree, since at the top of the checkout the folder omniwire/ hides the package.
 types: $(INSTALLED)
-	cd build && ../$(VENV)/bin/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p omniwire
-	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python build/__editable__.omniwire-*/omniwire
+	cd $(LINKED) && $(MYPY) -p omniwire
+	cd $(LINKED) && $(MYPY) ../../tests/unit/static_types.py
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 
 imports: $(INSTALLED)
-	cd build && ../$(VENV)/bin/lint-imports ../pyproject.toml --cache-dir ../.import_linter_cache
+	cd $(LINKED) && ../../$(VENV)/bin/lint-imports ../../pyproject.toml \
+		--cache-dir ../../.import_linter_cache
 
-tests: export OMP_NUM_THREADS := 2
-tests: wheel $(WHEEL_READY)
+test-wheel: export OMP_NUM_THREADS := 2
+test-wheel: wheel $(WHEEL_READY)
 	$(WHEEL_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall dist/omniwire-*.whl
 	OMNIWIRE_DIST=dist $(WHEEL_VENV)/bin/python -m pytest
 	$(WHEEL_VENV)/bin/python -m pytest --doctest-modules --pyargs omniwire
@@ -57,10 +63,12 @@ tests: wheel $(WHEEL_READY)
 # The sdist, and the wheel from it: what the sdist lacks is missing from the wheel.
 wheel: $(INSTALLED)
 	rm -rf dist omniwire.egg-info
-	$(VENV)/bin/python -m build --no-isolation
+	$(VENV)/bin/python -m build --quiet --no-isolation
 
+bench: export OMP_NUM_THREADS := 1
 bench: $(INSTALLED)
-	for benchmark in benchmarks/*.py; do $(VENV)/bin/python $$benchmark || exit 1; done
+	for benchmark in benchmarks/bench_*.py; do \
+		env -u PYTHONSAFEPATH $(VENV)/bin/python "$$benchmark" || exit 1; done
 
 clean:
 	rm -rf $(VENV) $(WHEEL_VENV) build dist omniwire.egg-info
@@ -69,13 +77,17 @@ clean:
 # Strict mode, since type checkers cannot follow setuptools' default one.
 $(INSTALLED): pyproject.toml constraints.txt $(FOLDERS)
 	$(call new-venv,$(VENV),$@)
+	rm -rf build
+	@echo "Installing into $(VENV): about a minute the first time"
 	$(VENV)/bin/python $(PIP_INSTALL) setuptools
 	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --config-settings editable_mode=strict \
 		--editable '.[bench,cli,demo,dev,testing]'
+	ln -s "$$(basename build/__editable__.omniwire-*)" $(LINKED)
 	@touch $@
 
 $(WHEEL_READY): pyproject.toml constraints.txt | wheel
 	$(call new-venv,$(WHEEL_VENV),$@)
+	@echo "Installing into $(WHEEL_VENV): about a minute the first time"
 	wheel=$$(echo dist/omniwire-*.whl) && \
 		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[cli,demo,testing]" sybil
 	@touch $@
