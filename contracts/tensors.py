@@ -55,7 +55,10 @@ def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     Conjugate and negative bits are resolved and the gradient is dropped. The result aliases
     `tensor` where that is contiguous already, and is a copy otherwise.
     """
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.dtype.itemsize == 1:
+        plain = plain.view(torch.uint8)  # some of the small types have no kernel to copy them
+    flat = plain.contiguous().view(-1)
     if flat.numel() == 1 and flat.stride(0) != 1:
         flat = flat.as_strided((1,), (1,))  # counts as contiguous, yet refuses a view as bytes
     return flat.view(torch.uint8)
