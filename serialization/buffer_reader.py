@@ -1,0 +1,184 @@
+"""Reading tensors and arrays: views of the frames they travel in, checked range by range."""
+
+import struct
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+import torch
+
+from omniwire.contracts.errors import DecodeError
+from omniwire.serialization.buffer_writer import (
+    ALIGNMENT,
+    IN_FRAME,
+    INLINE,
+    MAX_ARRAY_DIMS,
+    MAX_ELEMENTS,
+    MAX_TENSOR_DIMS,
+)
+from omniwire.serialization.dtypes import NUMPY_DTYPES, TORCH_DTYPES
+from omniwire.serialization.limits import Limits
+
+_PLACE: Final = struct.Struct("<IQ")
+_WORD_BYTES: Final = 8  # the strictest alignment of any data type: complex128 is two doubles
+
+
+class BufferReader:
+    """Builds the tensors of one message; lives as long as one `decode` call.
+
+    Args:
+        frames: The frames after the header, as bytes.
+        limits: Bounds on the number of tensors and their bytes.
+        copy: Whether tensors own their memory, instead of aliasing a frame.
+    """
+
+    def __init__(self, frames: Sequence[memoryview], limits: Limits, *, copy: bool) -> None:
+        self._frames = frames
+        self._limits = limits
+        self._copy = copy
+        self._ranges: list[dict[int, int]] = [{} for _ in frames]  # start -> end
+        self._whole: dict[int, tuple[np.ndarray, torch.Tensor]] = {}
+        self._typed: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._num_tensors = 0
+        self._num_bytes = 0
+
+    def tensor(self, data: bytes) -> torch.Tensor:
+        """Rebuild a tensor from its extension payload.
+
+        Raises:
+            DecodeError: A number is out of range, or the bytes are not where it says.
+        """
+        code, placement, shape, end = self._start(data)
+        dtype = TORCH_DTYPES.get(code)
+        if dtype is None:
+            raise DecodeError(f"expected the code of a torch dtype, got {code}", "unknown")
+        nbytes = self._account(shape, dtype.itemsize)
+        if placement == INLINE:
+            content = _inline_content(data, end, nbytes)
+            if not nbytes:
+                return torch.empty(0, dtype=torch.uint8).view(dtype).view(shape)
+            return torch.frombuffer(content, dtype=dtype).view(shape)
+        index, offset = self._locate(data, end, nbytes)
+        if self._copy:
+            own = self._memory(index)[1][offset : offset + nbytes].clone()
+            return own.view(dtype).view(shape)
+        whole = self._typed.get((index, dtype))
+        if whole is None:
+            usable = len(self._frames[index]) // dtype.itemsize * dtype.itemsize
+            whole = self._typed[index, dtype] = self._memory(index)[1][:usable].view(dtype)
+        first = offset // dtype.itemsize
+        return whole[first : first + nbytes // dtype.itemsize].view(shape)
+
+    def array(self, data: bytes) -> np.ndarray:
+        """Rebuild a numpy array from its extension payload; read-only unless it is a copy.
+
+        Raises:
+            DecodeError: A number is out of range, or the bytes are not where it says.
+        """
+        code, placement, shape, end = self._start(data)
+        dtype = NUMPY_DTYPES.get(code)
+        if dtype is None:
+            raise DecodeError(f"expected the code of a numpy dtype, got {code}", "unknown")
+        nbytes = self._account(shape, dtype.itemsize)
+        _check_shape(shape, MAX_ARRAY_DIMS, MAX_ELEMENTS // dtype.itemsize)
+        if placement == INLINE:
+            array = np.ndarray(shape, dtype, _inline_content(data, end, nbytes))
+        else:
+            index, offset = self._locate(data, end, nbytes)
+            array = np.ndarray(shape, dtype, self._memory(index)[0], offset)
+            if self._copy:
+                array = array.copy()
+        array.flags.writeable = self._copy
+        return array
+
+    def finish(self) -> None:
+        """Check that the tensors account for every frame, and that none overlaps another.
+
+        Raises:
+            DecodeError: With code `frames` or `buffer`.
+        """
+        for index, (frame, ranges) in enumerate(zip(self._frames, self._ranges, strict=True)):
+            past = 0
+            for start, end in sorted(ranges.items()):
+                if start < past:
+                    expected = f"expected separate or equal tensors in buffer {index}"
+                    raise DecodeError(f"{expected}, got two that overlap", "buffer")
+                past = end
+            if past != len(frame):
+                expected = f"expected buffer {index} to end with its last tensor at byte {past}"
+                raise DecodeError(f"{expected}, got {len(frame)} bytes", "frames")
+
+    def _start(self, data: bytes) -> tuple[int, int, tuple[int, ...], int]:
+        """The dtype code, placement and shape of a payload, and where they end."""
+        if len(data) < 3 or len(data) < 3 + 8 * data[2]:
+            raise DecodeError(f"expected a whole tensor, got {len(data)} bytes", "syntax")
+        code, placement, num_dims = data[0], data[1], data[2]
+        if placement not in (INLINE, IN_FRAME):
+            raise DecodeError(f"expected a placement of 0 or 1, got {placement}", "unknown")
+        return code, placement, struct.unpack_from(f"<{num_dims}Q", data, 3), 3 + 8 * num_dims
+
+    def _account(self, shape: tuple[int, ...], itemsize: int) -> int:
+        """The bytes of a tensor, after checking its shape and counting it."""
+        self._num_tensors += 1
+        if self._num_tensors > self._limits.max_tensors:
+            got = f"{self._num_tensors} or more"
+            expected = f"expected at most {self._limits.max_tensors} tensors"
+            raise DecodeError(f"{expected}, got {got}", "limit")
+        _check_shape(shape, MAX_TENSOR_DIMS, MAX_ELEMENTS)
+        nbytes = prod(shape) * itemsize
+        self._num_bytes += nbytes
+        if self._num_bytes > self._limits.max_total_bytes:
+            expected = f"expected at most {self._limits.max_total_bytes} bytes of tensors"
+            raise DecodeError(f"{expected}, got {self._num_bytes} or more", "limit")
+        return nbytes
+
+    def _locate(self, data: bytes, end: int, nbytes: int) -> tuple[int, int]:
+        """The frame and offset of a tensor, after checking that its bytes are there."""
+        if len(data) != end + _PLACE.size:
+            raise DecodeError(f"expected a tensor of {end + 12} bytes, got {len(data)}", "syntax")
+        index, offset = _PLACE.unpack_from(data, end)
+        if index >= len(self._frames):
+            expected = f"expected one of {len(self._frames)} buffers"
+            raise DecodeError(f"{expected}, got index {index}", "frames")
+        if offset % ALIGNMENT:
+            expected = f"expected an offset that is a multiple of {ALIGNMENT}"
+            raise DecodeError(f"{expected}, got {offset}", "buffer")
+        size = len(self._frames[index])
+        if not nbytes or offset + nbytes > size:
+            expected = f"expected a tensor inside the {size} bytes of buffer {index}"
+            raise DecodeError(f"{expected}, got bytes {offset} to {offset + nbytes}", "buffer")
+        if self._ranges[index].setdefault(offset, offset + nbytes) != offset + nbytes:
+            expected = f"expected separate or equal tensors in buffer {index}"
+            raise DecodeError(f"{expected}, got two that overlap", "buffer")
+        return index, offset
+
+    def _memory(self, index: int) -> tuple[np.ndarray, torch.Tensor]:
+        """A frame as a 1-D uint8 array and tensor, aliasing it if its address allows."""
+        memory = self._whole.get(index)
+        if memory is None:
+            # numpy first: it exports read-only memory to torch without a warning, and holds the
+            # buffer itself, so that its owner cannot resize it under the tensor.
+            array = np.frombuffer(self._frames[index], np.uint8)
+            tensor = torch.from_dlpack(array)
+            if tensor.data_ptr() % _WORD_BYTES:
+                array = np.frombuffer(bytearray(self._frames[index]), np.uint8)
+                tensor = torch.from_dlpack(array)
+            memory = self._whole[index] = array, tensor
+        return memory
+
+
+def _check_shape(shape: tuple[int, ...], max_dims: int, max_elements: int) -> None:
+    if len(shape) > max_dims:
+        raise DecodeError(f"expected at most {max_dims} dimensions, got {len(shape)}", "range")
+    num_elements = prod(shape) or prod(n or 1 for n in shape)
+    if num_elements > max_elements:
+        expected = f"expected dimensions whose product is at most {max_elements}"
+        raise DecodeError(f"{expected}, got {num_elements}", "range")
+
+
+def _inline_content(data: bytes, end: int, nbytes: int) -> bytearray:
+    if len(data) != end + nbytes:
+        expected = f"expected {nbytes} inline bytes"
+        raise DecodeError(f"{expected}, got {len(data) - end}", "buffer")
+    return bytearray(data[end:])

@@ -1,0 +1,201 @@
+"""Writing tensors and arrays: as bytes in the header, in a shared frame, or in their own.
+
+A tensor's extension payload is `<dtype code> <placement> <number of dimensions>`, one byte
+each, then every dimension as a little-endian uint64, then for an inline tensor its bytes, for
+one in a frame the frame's index as uint32 and the byte offset as uint64, little-endian.
+"""
+
+import ctypes
+import struct
+from collections.abc import Hashable
+from math import prod
+from typing import Final, NoReturn
+
+import numpy as np
+import torch
+from msgpack import ExtType
+
+from omniwire.contracts.describe import describe
+from omniwire.contracts.tensors import array_problem, tensor_problem
+from omniwire.serialization.dtypes import NUMPY_CODES, TORCH_CODES
+from omniwire.serialization.extensions import Extension
+from omniwire.serialization.refusal import Refused
+
+INLINE: Final = 0
+IN_FRAME: Final = 1
+
+MAX_INLINE_BYTES: Final = 512
+"""Tensors up to this size travel in the header: cheaper than a place in a frame."""
+
+MIN_OWN_FRAME_BYTES: Final = 64 * 1024
+"""Tensors from this size on get a frame that aliases their memory; smaller ones are copied
+into one shared frame: a frame of its own costs a transport more than copying so little."""
+
+ALIGNMENT: Final = 64
+"""Every tensor in a frame starts at a multiple of this."""
+
+MAX_ELEMENTS: Final = 2**63 - 1
+"""Bound of a tensor's dimensions multiplied, each counted as at least 1, as torch has it."""
+
+MAX_TENSOR_DIMS: Final = 64
+MAX_ARRAY_DIMS: Final = 32
+
+_SAME_SIZE_INT: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def align(size: int) -> int:
+    """The next multiple of `ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class BufferWriter:
+    """Collects the frames of one message; lives as long as one `encode` call."""
+
+    def __init__(self) -> None:
+        self._frames: list[memoryview | None] = []
+        self._shared: list[tuple[int, int, int]] = []  # offset, address, bytes
+        self._shared_index: int | None = None
+        self._shared_size = 0
+        self._places: dict[Hashable, bytes] = {}
+        self._alive: list[object] = []  # owns what the addresses above point to
+
+    def tensor(self, tensor: torch.Tensor) -> ExtType:
+        """The extension value of a tensor; its bytes go inline or into a frame.
+
+        Raises:
+            Refused: It is not a plain strided CPU tensor.
+        """
+        problem = tensor_problem((), tensor)
+        if problem is not None:
+            raise Refused(tensor, problem.code, problem.expected, problem.got)
+        if not tensor.is_cpu:
+            expected = 'a CPU tensor (say `to_device("cpu")` first)'
+            raise Refused(tensor, "device", expected, describe(tensor))
+        code = TORCH_CODES.get(tensor.dtype)
+        if code is None:
+            raise Refused(tensor, "dtype", "a data type that can travel", describe(tensor))
+        shape, nbytes = tensor.shape, tensor.nbytes
+        if len(shape) > MAX_TENSOR_DIMS:
+            _refuse_shape(tensor, MAX_TENSOR_DIMS)
+        if not nbytes:
+            if prod(n or 1 for n in shape) > MAX_ELEMENTS:
+                _refuse_shape(tensor, MAX_TENSOR_DIMS)
+            return ExtType(Extension.TENSOR, _start(code, INLINE, shape))
+        plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        _check_storage(tensor, plain=plain)
+        address = tensor.data_ptr()
+        key: Hashable = (
+            (address, nbytes)
+            if plain
+            else (address, tensor.dtype, shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+        )
+        place = self._places.get(key)
+        if place is None:
+            flat = tensor if plain else contiguous(tensor)
+            if nbytes <= MAX_INLINE_BYTES:
+                content = ctypes.string_at(flat.data_ptr(), nbytes)
+                return ExtType(Extension.TENSOR, _start(code, INLINE, shape) + content)
+            place = self._place(key, flat, flat.data_ptr(), nbytes)
+        return ExtType(Extension.TENSOR, _start(code, IN_FRAME, shape) + place)
+
+    def array(self, array: "np.ndarray") -> ExtType:
+        """The extension value of a numpy array; its bytes go inline or into a frame.
+
+        Raises:
+            Refused: It is a subclass, or of a data type that does not travel.
+        """
+        problem = array_problem((), array)
+        if problem is not None:
+            raise Refused(array, problem.code, problem.expected, problem.got)
+        code = NUMPY_CODES[array.dtype]
+        shape, nbytes = array.shape, array.nbytes
+        if len(shape) > MAX_ARRAY_DIMS:
+            _refuse_shape(array, MAX_ARRAY_DIMS)
+        if nbytes <= MAX_INLINE_BYTES:
+            return ExtType(Extension.ARRAY, _start(code, INLINE, shape) + array.tobytes())
+        address = array.ctypes.data
+        key: Hashable = (
+            (address, nbytes)
+            if array.flags.c_contiguous
+            else (address, array.dtype, shape, array.strides)
+        )
+        place = self._places.get(key)
+        if place is None:
+            flat = np.ascontiguousarray(array)
+            place = self._place(key, flat, flat.ctypes.data, nbytes)
+        return ExtType(Extension.ARRAY, _start(code, IN_FRAME, shape) + place)
+
+    def finish(self) -> list[memoryview]:
+        """The frames, read-only, 1-D, of bytes; the shared one is filled now."""
+        if self._shared_index is not None:
+            shared = bytearray(self._shared_size)
+            base = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+            for offset, address, nbytes in self._shared:
+                ctypes.memmove(base + offset, address, nbytes)
+            self._frames[self._shared_index] = memoryview(shared).toreadonly()
+        return [frame for frame in self._frames if frame is not None]
+
+    def _place(
+        self, key: Hashable, flat: torch.Tensor | np.ndarray, address: int, nbytes: int
+    ) -> bytes:
+        """Give the bytes at `address` a place in a frame."""
+        self._alive.append(flat)
+        if nbytes < MIN_OWN_FRAME_BYTES:
+            if self._shared_index is None:
+                self._shared_index = len(self._frames)
+                self._frames.append(None)
+            index, offset = self._shared_index, align(self._shared_size)
+            self._shared.append((offset, address, nbytes))
+            self._shared_size = offset + nbytes
+        else:
+            index, offset = len(self._frames), 0
+            self._frames.append(_memory(flat))
+        place = struct.pack("<IQ", index, offset)
+        self._places[key] = place
+        return place
+
+
+def _start(code: int, placement: int, shape: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<BBB{len(shape)}Q", code, placement, len(shape), *shape)
+
+
+def _refuse_shape(value: torch.Tensor | np.ndarray, max_dims: int) -> NoReturn:
+    expected = f"at most {max_dims} dimensions, whose product is at most {MAX_ELEMENTS}"
+    raise Refused(value, "shape", expected, describe(value))
+
+
+def _check_storage(tensor: torch.Tensor, *, plain: bool) -> None:
+    """Check that a tensor's memory is really there: its storage can be freed under it."""
+    if plain:
+        extent = tensor.numel()
+    else:
+        extent = 1 + sum(
+            (n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+    end = (tensor.storage_offset() + extent) * tensor.itemsize
+    if tensor.untyped_storage().nbytes() < end or not tensor.data_ptr():
+        got = f"{describe(tensor)} whose storage is gone"
+        raise Refused(tensor, "layout", "a plain strided tensor with storage", got)
+
+
+def _memory(flat: torch.Tensor | np.ndarray) -> memoryview:
+    """A contiguous tensor's memory, without a copy, as a read-only 1-D view of bytes."""
+    if isinstance(flat, torch.Tensor):
+        flat = flat.detach().view(-1).view(torch.uint8).numpy()
+    return memoryview(flat.reshape(-1).view(np.uint8)).toreadonly()
+
+
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """A strided tensor's values in row-major order, conjugate and negative bits resolved.
+
+    Copies as integers of the same size, which works for every data type; torch has no copy
+    for some of the narrow ones.
+    """
+    tensor = tensor.detach().resolve_neg()
+    if tensor.is_conj():
+        # Through real numbers: torch warns when it allocates half-precision complex ones.
+        parts = torch.view_as_real(tensor.conj()).clone(memory_format=torch.contiguous_format)
+        parts[..., 1].neg_()
+        return parts
+    same_size = _SAME_SIZE_INT.get(tensor.itemsize)
+    return (tensor if same_size is None else tensor.view(same_size)).contiguous()
