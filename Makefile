@@ -81,7 +81,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(FOLDERS)
 	@echo "Installing into $(VENV): about a minute the first time"
 	$(VENV)/bin/python $(PIP_INSTALL) setuptools
 	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --config-settings editable_mode=strict \
-		--editable '.[bench,cli,demo,dev,testing]'
+		--editable '.[bench,cli,demo,dev,docs,testing]'
 	ln -s "$$(basename build/__editable__.omniwire-*)" $(LINKED)
 	@touch $@
 
@@ -89,5 +89,5 @@ $(WHEEL_READY): pyproject.toml constraints.txt | wheel
 	$(call new-venv,$(WHEEL_VENV),$@)
 	@echo "Installing into $(WHEEL_VENV): about a minute the first time"
 	wheel=$$(echo dist/omniwire-*.whl) && \
-		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[cli,demo,testing]" sybil
+		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[cli,demo,docs,testing]"
 	@touch $@
