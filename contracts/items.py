@@ -157,7 +157,9 @@ encoder_token_lengths=(16,), output_embedding_lengths=(4,), input_partitions=Non
         counts = _check_refs(self.item_refs, problems)
         for name in ("encoder_token_lengths", "output_embedding_lengths"):
             lengths = getattr(self, name)
-            if lengths is not None and check_ints(problems, (name,), lengths, 1) and counts:
+            if lengths is None or not check_ints(problems, (name,), lengths, 1):
+                continue
+            if counts is not None:
                 check_count(problems, (name,), len(lengths), len(self.item_refs), "lengths")
         if self.input_partitions is not None:
             _check_partitions(self.input_partitions, counts, problems)
@@ -240,12 +242,12 @@ encoder_token_lengths=(16,), output_embedding_lengths=(4,), input_partitions=Non
         )
 
 
-def _check_refs(refs: object, problems: list[Problem]) -> dict[str, int]:
-    """Check all references; returns the number of items per modality, `{}` if any is wrong."""
+def _check_refs(refs: object, problems: list[Problem]) -> dict[str, int] | None:
+    """Check all references; returns the number of items per modality, None if any is wrong."""
     if type(refs) is not tuple:
         expected = "a tuple or list of (modality, index) pairs"
         problems.append(Problem(("item_refs",), "type", expected, describe(refs)))
-        return {}
+        return None
     by_modality: dict[str, list[int]] = {}
     found = len(problems)
     for position, ref in enumerate(refs):
@@ -257,15 +259,17 @@ def _check_refs(refs: object, problems: list[Problem]) -> dict[str, int]:
         indices = by_modality.get(modality) if type(modality) is str else None
         if indices is None or type(index) is not int or index < 0:
             _check_ref(("item_refs", position), modality, index, problems)
-            indices = by_modality.setdefault(modality, []) if type(modality) is str else []
+            if not is_modality(modality):
+                continue
+            indices = by_modality.setdefault(modality, [])
         indices.append(index)
     if len(problems) > found:
-        return {}
+        return None
     for modality, indices in by_modality.items():
         if set(indices) != set(range(len(indices))):
             _report_bad_numbering(refs, modality, len(indices), problems)
     if len(problems) > found:
-        return {}
+        return None
     return {modality: len(indices) for modality, indices in by_modality.items()}
 
 
@@ -286,8 +290,10 @@ def _report_bad_numbering(
         seen.add(ref.index)
 
 
-def _check_partitions(partitions: object, counts: dict[str, int], problems: list[Problem]) -> None:
-    """Check partitions against the items; counts of `{}` mean that the items are faulty."""
+def _check_partitions(
+    partitions: object, counts: dict[str, int] | None, problems: list[Problem]
+) -> None:
+    """Check partitions against the items; without counts, those are faulty."""
     root = ("input_partitions",)
     if not take_frozen(partitions, root, problems):
         return
@@ -296,8 +302,8 @@ def _check_partitions(partitions: object, counts: dict[str, int], problems: list
         path = (*root, modality)
         if not is_modality(modality):
             problems.append(Problem(path, "format", MODALITY_FORMAT, describe(modality)))
-        elif counts and modality not in counts:
-            expected = f"a modality among the items ({', '.join(counts)})"
+        elif counts is not None and modality not in counts:
+            expected = f"a modality among the items ({', '.join(counts) or 'there are none'})"
             problems.append(Problem(path, "unknown", expected, describe(modality)))
         if type(fields) is not FrozenMapping:
             expected = "a mapping of field to MultimodalItemPartition"
@@ -308,7 +314,7 @@ def _check_partitions(partitions: object, counts: dict[str, int], problems: list
                 got = describe(partition)
                 expected = "a MultimodalItemPartition"
                 problems.append(Problem((*path, field), "type", expected, got))
-            elif partition.item_lengths is not None and modality in counts:
+            elif partition.item_lengths is not None and counts and modality in counts:
                 lengths_path = (*path, field, "item_lengths")
                 num_lengths = len(partition.item_lengths)
                 check_count(problems, lengths_path, num_lengths, counts[modality], "lengths")
