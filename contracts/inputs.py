@@ -25,6 +25,7 @@ from omniwire.contracts.checks import (
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem
 from omniwire.contracts.guard import guarded
+from omniwire.contracts.tensors import int_tensor_problem
 
 HashWords = tuple[int, ...]
 """One content hash: 8 signed 32-bit words, the digest read as big-endian."""
@@ -152,7 +153,8 @@ class MultimodalInput(Contract):
         if not offsets_sound:
             return
         assert offsets is not None
-        if _check_offsets(offsets, len(positions), problems) and spans_sound and ends_sound:
+        offsets_sound = _check_offsets(offsets, len(positions), problems)
+        if offsets_sound and spans_sound and ends_sound and count is not None:
             self._check_item_runs(offsets, positions, lengths, problems)
 
     def _check_item_runs(
@@ -237,6 +239,7 @@ class MultimodalInput(Contract):
         return tensors
 
     @classmethod
+    @guarded
     def from_tensors(
         cls,
         tensors: Mapping[str, torch.Tensor],
@@ -249,8 +252,9 @@ class MultimodalInput(Contract):
             multimodal_uuids: See the field of that name.
 
         Raises:
-            ContractTypeError: A value is no tensor.
-            ContractValueError: A name is missing or unknown, or a field breaks a rule.
+            ContractTypeError: A value is no integer tensor.
+            ContractValueError: A name is missing or unknown, a tensor is not on the CPU, or a
+                field breaks a rule.
         """
         problems: list[Problem] = []
         fields: dict[str, Any] = {}
@@ -259,6 +263,8 @@ class MultimodalInput(Contract):
                 problems.append(Problem((name,), "unknown", "a field of integers", describe(name)))
             elif not isinstance(tensor, torch.Tensor):
                 problems.append(Problem((name,), "type", "a tensor", describe(tensor)))
+            elif (problem := int_tensor_problem((name,), tensor)) is not None:
+                problems.append(problem)
             else:
                 fields[name] = tensor.tolist()
         problems.extend(
@@ -267,8 +273,7 @@ class MultimodalInput(Contract):
             if name not in tensors
         )
         raise_problems(_SUBJECT, problems)
-        uuids = None if multimodal_uuids is None else tuple(multimodal_uuids)
-        return cls(multimodal_uuids=uuids, **fields)
+        return cls(multimodal_uuids=multimodal_uuids, **fields)
 
     def select(self, prompt_indices: Sequence[int]) -> "MultimodalInput":
         """All fields of some items together, in the order given; positions stay the prompt's.
@@ -362,6 +367,9 @@ def _check_uuids(uuids: object, count: int | None, problems: list[Problem]) -> N
 def _check_offsets(offsets: tuple[int, ...], num_runs: int, problems: list[Problem]) -> bool:
     name = "multimodal_item_run_cu_offsets"
     found = len(problems)
+    if not offsets:  # the hashes are faulty, or their number would have told
+        problems.append(Problem((name,), "count", "at least one offset", "none"))
+        return False
     if offsets[0] != 0:
         problems.append(Problem((name, 0), "sequence", "offsets from 0", str(offsets[0])))
     for index, (before, after) in enumerate(pairwise(offsets)):

@@ -13,6 +13,7 @@ from omniwire.contracts.checks import INT32_MAX, check_int, check_ints, raise_pr
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Problem, contract_error
 from omniwire.contracts.inputs import MultimodalInput
+from omniwire.contracts.tensors import int_tensor_problem
 
 _SUBJECT: Final = "MultimodalRuntimeData"
 
@@ -121,7 +122,11 @@ class MultimodalRuntimeData(Contract):
         if len(given) != 1:
             expected = f"exactly one of {', '.join(sources)}"
             problems.append(Problem((), "conflict", expected, " and ".join(given) or "none"))
-        if len(special_token_offsets) and multimodal_input is None:
+        if not isinstance(special_token_offsets, Sequence):
+            expected = "a sequence of offsets per item"
+            got = describe(special_token_offsets)
+            problems.append(Problem(("special_token_offsets",), "type", expected, got))
+        elif len(special_token_offsets) and multimodal_input is None:
             expected = "no offsets without multimodal_input"
             got = describe(special_token_offsets)
             problems.append(Problem(("special_token_offsets",), "conflict", expected, got))
@@ -173,10 +178,10 @@ def _host_ints(name: str, values: object, *, allow_bool: bool) -> np.ndarray:
     """A 1-D int64 array of a sequence, array or tensor of ints."""
     kinds = "biu" if allow_bool else "iu"
     if isinstance(values, torch.Tensor):
-        if values.device.type != "cpu":
-            problem = Problem((name,), "device", "values in host memory", describe(values))
-            raise contract_error(_SUBJECT, [problem])
-        given = values.detach().numpy() if values.layout is torch.strided else np.empty((0, 0))
+        unreadable = int_tensor_problem((name,), values, or_bool=allow_bool)
+        if unreadable is not None:
+            raise contract_error(_SUBJECT, [unreadable])
+        given = values.numpy()
     elif isinstance(values, np.ndarray):
         given = values
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
@@ -196,7 +201,8 @@ def _host_ints(name: str, values: object, *, allow_bool: bool) -> np.ndarray:
         problem = Problem((name,), "type", "a sequence of ints", describe(values))
         raise contract_error(_SUBJECT, [problem])
     if given.ndim != 1 or given.dtype.kind not in kinds:
-        problem = Problem((name,), "shape", "a 1-D sequence of ints", describe(values))
+        code = "shape" if given.ndim != 1 else "type"
+        problem = Problem((name,), code, "a 1-D sequence of ints", describe(values))
         raise contract_error(_SUBJECT, [problem])
     return given.astype(np.int64)
 

@@ -10,6 +10,9 @@ from omniwire.contracts.errors import Path, Problem
 
 _NUMPY_KINDS: Final = frozenset("biufc")
 _MAX_NUMPY_ITEM_BYTES: Final = 8  # per real number: long double has no portable form
+_INT_DTYPES: Final = frozenset(
+    getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+)
 
 
 def tensor_problem(path: Path, tensor: torch.Tensor) -> Problem | None:
@@ -29,6 +32,20 @@ def tensor_problem(path: Path, tensor: torch.Tensor) -> Problem | None:
     ):
         return Problem(path, "layout", expected, describe(tensor))
     return None
+
+
+def int_tensor_problem(
+    path: Path, tensor: torch.Tensor, *, or_bool: bool = False
+) -> Problem | None:
+    """What keeps the ints (`or_bool`: or bools) of `tensor` from being read, if anything does."""
+    if tensor.device.type != "cpu":
+        return Problem(path, "device", "a tensor on the CPU", describe(tensor))
+    problem = tensor_problem(path, tensor)
+    if problem is not None:
+        return problem
+    if tensor.dtype in _INT_DTYPES or (or_bool and tensor.dtype is torch.bool):
+        return None
+    return Problem(path, "type", "a tensor of ints", describe(tensor))
 
 
 def array_problem(path: Path, array: np.ndarray) -> Problem | None:

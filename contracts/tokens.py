@@ -12,6 +12,8 @@ from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import INT32_MAX, raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import ContractError, Path, Problem
+from omniwire.contracts.guard import guarded
+from omniwire.contracts.tensors import int_tensor_problem
 
 _LITTLE_INT32: Final = np.dtype("<i4")
 _EXPECTED_ID: Final = "a token id of 0 to 2147483647"
@@ -33,8 +35,8 @@ class TokenIds(Contract, Sequence[int]):
             1-D integer tensor on the CPU.
 
     Raises:
-        ContractTypeError: An element is not an int (a bool is none), or `ids` is of another
-            type.
+        ContractTypeError: An element is not an int (a bool is none), an array holds no ints,
+            or `ids` is of another type.
         ContractValueError: An id is negative or beyond int32; `ids` is not 1-D or not on the
             CPU.
 
@@ -52,10 +54,12 @@ class TokenIds(Contract, Sequence[int]):
         object.__setattr__(self, "_packed", packed)
 
     @classmethod
+    @guarded
     def frombytes(cls, buffer: bytes | bytearray | memoryview) -> Self:
         """Build from packed little-endian int32, the inverse of `tobytes`.
 
         Raises:
+            ContractTypeError: `buffer` is of another type.
             ContractValueError: The length is no multiple of four, or an id is negative.
         """
         packed = bytes(buffer)
@@ -154,11 +158,9 @@ def _pack(ids: object, path: Path, problems: list[Problem]) -> bytes:
 
 
 def _pack_tensor(ids: torch.Tensor, path: Path, problems: list[Problem]) -> bytes:
-    if ids.device.type != "cpu":
-        problems.append(Problem(path, "device", "a tensor on the CPU", describe(ids)))
-        return b""
-    if ids.is_floating_point() or ids.is_complex() or ids.layout is not torch.strided:
-        problems.append(Problem(path, "dtype", "a 1-D integer tensor", describe(ids)))
+    problem = int_tensor_problem(path, ids)
+    if problem is not None:
+        problems.append(problem)
         return b""
     return _pack_array(ids.detach().numpy(), path, problems)
 
@@ -168,7 +170,7 @@ def _pack_array(ids: np.ndarray, path: Path, problems: list[Problem]) -> bytes:
         problems.append(Problem(path, "shape", "a 1-D integer array", describe(ids)))
         return b""
     if ids.dtype.kind not in "iu":
-        problems.append(Problem(path, "dtype", "a 1-D integer array", describe(ids)))
+        problems.append(Problem(path, "type", "a 1-D integer array", describe(ids)))
         return b""
     if not _check_range(ids, path, problems):
         return b""
