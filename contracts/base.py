@@ -19,6 +19,9 @@ class Contract:
     _INCOMPARABLE: ClassVar[frozenset[str]] = frozenset()
     """Fields that `==` leaves out."""
 
+    __array_ufunc__: ClassVar[None] = None
+    """Keeps numpy from comparing element by element: `==` with an array is False."""
+
     @classmethod
     def _field_names(cls) -> list[str]:
         fields = attrs.fields(cls)  # type: ignore[arg-type]  # every subclass is an attrs class

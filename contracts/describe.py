@@ -56,11 +56,13 @@ def describe(value: object) -> str:
     >>> describe([1, 2, 3]), describe("mp3"), describe(-1)
     ('list of 3', "'mp3'", '-1')
     """
-    if isinstance(value, torch.Tensor):
+    kind = type(value)  # what a proxy says of its class is not asked
+    if issubclass(kind, torch.Tensor):
+        assert isinstance(value, torch.Tensor)
         return _describe_torch(value)
-    if isinstance(value, np.ndarray):
+    if issubclass(kind, np.ndarray):
+        assert isinstance(value, np.ndarray)
         return f"numpy {describe_tensor(value.dtype, value.shape)}"
-    kind = type(value)
     if value is None or kind is bool or kind is float:
         return repr(value)
     if kind is int:
@@ -76,15 +78,18 @@ def describe(value: object) -> str:
     if kind in (list, tuple, set, frozenset, dict):
         assert isinstance(value, list | tuple | set | frozenset | dict)
         return f"{kind.__name__} of {len(value)}"
-    name = kind.__name__ if kind.__module__ in ("builtins", "__main__") else _qualified(kind)
+    name = _qualified(kind)
     if isinstance(value, tuple | list | Mapping):
         return f"{name} of {len(value)}"
     return name
 
 
 def _qualified(kind: type) -> str:
-    package = kind.__module__.partition(".")[0]
-    return kind.__name__ if package == "omniwire" else f"{package}.{kind.__name__}"
+    module: object = kind.__module__  # a class may put anything there
+    package = module.partition(".")[0] if type(module) is str else ""
+    if package in ("", "builtins", "__main__", "omniwire"):
+        return kind.__name__
+    return f"{package}.{kind.__name__}"
 
 
 def summarize(value: object) -> str:

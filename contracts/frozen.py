@@ -1,7 +1,7 @@
 """`FrozenMapping`: the immutable mapping that carries payload trees."""
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from typing import Any, Final, NoReturn, Self, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, Self, SupportsIndex, TypeVar
 
 import numpy as np
 import torch
@@ -55,6 +55,7 @@ class FrozenMapping(Mapping[str, V_co]):
     __slots__ = ("__weakref__", "_depth", "_values")
     _values: dict[str, V_co]
     _depth: int
+    __array_ufunc__: ClassVar[None] = None  # as for a Contract
 
     def __init__(self, values: Mapping[str, V_co]) -> None:
         if not isinstance(values, Mapping):
