@@ -7,7 +7,7 @@ import attrs
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import as_ints, check_ints, raise_problems
+from omniwire.contracts.checks import as_ints, check_instance, check_ints, raise_problems
 from omniwire.contracts.describe import describe, describe_tensor
 from omniwire.contracts.errors import HandoffError, Problem
 from omniwire.contracts.tensors import tensor_problem
@@ -62,10 +62,9 @@ class TensorHandle(Contract):
 
     def __attrs_post_init__(self) -> None:
         problems: list[Problem] = []
-        if self.kind not in HANDLE_KINDS:
-            code = "unknown" if type(self.kind) is str else "type"
-            expected = f"one of {', '.join(HANDLE_KINDS)}"
-            problems.append(Problem(("kind",), code, expected, describe(self.kind)))
+        kind, expected = self.kind, f"one of {', '.join(HANDLE_KINDS)}"
+        if check_instance(problems, ("kind",), kind, str, expected) and kind not in HANDLE_KINDS:
+            problems.append(Problem(("kind",), "unknown", expected, describe(kind)))
         if not isinstance(self.dtype, torch.dtype):
             problems.append(Problem(("dtype",), "type", "a torch.dtype", describe(self.dtype)))
         check_ints(problems, ("shape",), self.shape, 0)

@@ -1,5 +1,6 @@
 """`content_hash`: one digest for one content, in every process."""
 
+import enum
 import hashlib
 import struct
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.errors import Problem, contract_error
+from omniwire.contracts.errors import OmniwireError, Problem, contract_error, error_arguments
 from omniwire.contracts.frozen import freeze
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.items import ItemRef
@@ -60,11 +61,11 @@ def _feed(digest: "hashlib._Hash", value: object) -> None:
         _feed_bytes(digest, b"I", str(value).encode())
     elif type(value) is float:
         digest.update(b"D" + _FLOAT.pack(value))
-    elif type(value) is str:
-        _feed_bytes(digest, b"S", value.encode())
+    elif type(value) is str:  # only the text of an error may hold surrogates
+        _feed_bytes(digest, b"S", value.encode(errors="surrogatepass"))
     elif type(value) is bytes:
         _feed_bytes(digest, b"B", value)
-    elif type(value) is tuple:
+    elif isinstance(value, tuple) and not isinstance(value, Contract):
         digest.update(b"L" + _LENGTH.pack(len(value)))
         for item in value:
             _feed(digest, item)
@@ -79,6 +80,11 @@ def _feed(digest: "hashlib._Hash", value: object) -> None:
     elif isinstance(value, np.ndarray):
         _feed_shape(digest, b"A", value.dtype.name, value.shape)
         _feed_array(digest, array_bytes(value))
+    elif isinstance(value, enum.Enum):
+        _feed_bytes(digest, b"E", str(value).encode())
+    elif isinstance(value, OmniwireError):
+        _feed_bytes(digest, b"R", type(value).__name__.encode())
+        _feed(digest, error_arguments(value))
     else:
         assert isinstance(value, Contract)
         _feed_contract(digest, value)

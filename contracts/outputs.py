@@ -278,8 +278,9 @@ class RequestOutput(Contract):
             problems.append(Problem(("errors",), "type", expected, describe(self.errors)))
         else:
             for modality, error in self.errors.items():
+                path = ("errors", modality)
+                check_text(problems, path, modality, empty=True)
                 if not isinstance(error, OmniwireError):
-                    path = ("errors", modality)
                     problems.append(Problem(path, "type", "an OmniwireError", describe(error)))
         raise_problems("RequestOutput", problems)
 

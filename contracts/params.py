@@ -9,7 +9,7 @@ import torch
 from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import check_instance, raise_problems
 from omniwire.contracts.describe import describe
-from omniwire.contracts.errors import Path, Problem
+from omniwire.contracts.errors import Path, Problem, contract_error
 from omniwire.contracts.frozen import FrozenMapping, as_payload, take_frozen
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.handles import TensorHandle
@@ -180,9 +180,13 @@ class MultimodalParams(Contract):
 
         Raises:
             ContractTypeError: An argument has the wrong type.
-            ContractValueError: A path leads nowhere.
+            ContractValueError: There is no such device, or a path leads nowhere.
         """
-        mover = _Mover(torch.device(device))
+        try:
+            mover = _Mover(torch.device(device))
+        except RuntimeError:
+            problem = Problem(("device",), "device", "a device that torch knows", describe(device))
+            raise contract_error(_SUBJECT, [problem]) from None
         if paths is None:
             data = mover.move(self.multimodal_data)
         else:
