@@ -217,8 +217,9 @@ class OutputSpec(Contract):
 
 
 def _as_errors(value: Mapping[str, OmniwireError]) -> FrozenMapping[OmniwireError]:
-    if isinstance(value, Mapping) and all(type(key) is str for key in value):
-        return FrozenMapping._wrap(dict(value))
+    given: object = value
+    if isinstance(given, Mapping) and all(type(key) is str for key in given):
+        return FrozenMapping._wrap(dict(given))
     return value  # type: ignore[return-value]  # judged by the validator
 
 

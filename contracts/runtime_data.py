@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -264,11 +264,11 @@ def item_runs(record: MultimodalInput) -> list[list[tuple[int, int]]]:
 
 
 def _framing_positions(
-    item: int, runs: list[tuple[int, int]], offsets: Sequence[int], problems: list[Problem]
+    item: int, runs: list[tuple[int, int]], offsets: object, problems: list[Problem]
 ) -> list[int]:
     """The prompt positions of an item's framing tokens, from their offsets in the item."""
     path = ("special_token_offsets", item)
-    chosen = tuple(offsets) if isinstance(offsets, Sequence) else offsets
+    chosen: Any = tuple(offsets) if isinstance(offsets, Sequence) else offsets
     num_tokens = sum(length for _, length in runs)
     if not check_ints(problems, path, chosen, 0, num_tokens - 1):
         return []
