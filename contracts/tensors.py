@@ -10,6 +10,7 @@ from omniwire.contracts.errors import Path, Problem
 
 _NUMPY_KINDS: Final = frozenset("biufc")
 _MAX_NUMPY_ITEM_BYTES: Final = 8  # per real number: long double has no portable form
+_SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _INT_DTYPES: Final = frozenset(
     getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 )
@@ -73,11 +74,13 @@ def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     `tensor` where that is contiguous already, and is a copy otherwise.
     """
     plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.dtype.itemsize == 1:
-        plain = plain.view(torch.uint8)  # some of the small types have no kernel to copy them
+    if plain.dtype.itemsize in _SAME_SIZE:
+        # Some of the small types have no kernel to copy them, and complex32 warns.
+        plain = plain.view(_SAME_SIZE[plain.dtype.itemsize])
     flat = plain.contiguous().view(-1)
-    if flat.numel() == 1 and flat.stride(0) != 1:
-        flat = flat.as_strided((1,), (1,))  # counts as contiguous, yet refuses a view as bytes
+    if flat.numel() <= 1 and flat.stride(0) != 1:
+        # It counts as contiguous, yet refuses a view as bytes.
+        flat = flat.as_strided((flat.numel(),), (1,))
     return flat.view(torch.uint8)
 
 
