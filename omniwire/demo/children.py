@@ -36,6 +36,8 @@ def processor_main(
 
         with line.timed("load and decode the media"):
             photographs, sounds = load_media(images, audios)
+        line.begin()
+        line.step("importing torch and transformers")
         # Bad media is refused above, before this import of torch and transformers takes seconds.
         from omniwire.demo.processor import process  # noqa: PLC0415
 
@@ -66,7 +68,11 @@ def _run(
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     line = Line(connection)
     try:
-        line.report(work(line))
+        # transformers makes torch import its compiler, which creates a folder for its cache.
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+            report = work(line)
+        line.report(report)
     except BadInput as error:
         problem = Event("refused", str(error))
     except DemoFailed as error:

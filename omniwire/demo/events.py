@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
-from typing import Literal
+from typing import Final, Literal
 
-Kind = Literal["expect", "step", "report", "refused", "failed", "lost"]
+Kind = Literal["begin", "step", "detail", "report", "refused", "failed", "lost"]
+
+NUM_STEPS: Final = 12
+"""Steps that both processes announce together."""
 
 
 @dataclass(frozen=True)
@@ -20,17 +23,15 @@ class Event:
     """One message of a process to the parent.
 
     Attributes:
-        kind: `expect` (so many more steps are to come), `step` (one step begins), `report`
-            (finished well), `refused` (the input cannot be used), `failed` (something broke)
-            or `lost` (the other process went away).
+        kind: `begin` (the input can be used), `step` (one of `NUM_STEPS` begins), `detail`
+            (where the step is), `report` (finished well), `refused` (the input cannot be
+            used), `failed` (something broke) or `lost` (the other process went away).
         text: What is being done, or what is wrong, on one line.
-        steps: For `expect`, the number of steps.
         report: For `report`, a `ProcessorReport` or `ExecutorReport` as plain values.
     """
 
     kind: Kind
     text: str = ""
-    steps: int = 0
     report: dict[str, object] = field(default_factory=dict)
 
 
@@ -161,13 +162,17 @@ class Line:
         """Tell the parent."""
         self._connection.send_bytes(json.dumps(asdict(event)).encode())
 
-    def expect(self, steps: int) -> None:
-        """Announce `steps` more calls of `step`."""
-        self.send(Event("expect", steps=steps))
+    def begin(self) -> None:
+        """Announce that the input is good."""
+        self.send(Event("begin"))
 
     def step(self, text: str) -> None:
         """Announce what is done now."""
         self.send(Event("step", text))
+
+    def detail(self, text: str) -> None:
+        """Announce where the current step is."""
+        self.send(Event("detail", text))
 
     @contextmanager
     def timed(self, work: str) -> Iterator[None]:

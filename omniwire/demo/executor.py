@@ -32,7 +32,7 @@ BUDGET: Final = ow.EncoderBudget(
 PREFILL_WINDOW: Final = 256
 """Prompt tokens per prefill chunk."""
 
-NUM_STEPS: Final = 12
+NUM_GENERATION_STEPS: Final = 12
 """Generation steps; the image comes with the one in the middle."""
 
 
@@ -48,7 +48,6 @@ def execute(data: Connection, line: Line) -> ExecutorReport:
         EOFError: The processor went away.
     """
     torch.set_num_threads(1)
-    line.expect(4)
     line.step("building the encoders")
     with torch.inference_mode():
         with line.timed("build the encoders and the language model"):
@@ -65,7 +64,9 @@ def _serve(
     line.step("admitting the request")
     with line.timed("loads: tensors as views of the message"):
         request = cast(ow.ProcessedRequest, ow.loads(message))
-    capability = ow.EncoderCapability(item_scheduling=True, hidden_size=HIDDEN_SIZE)
+    capability = ow.EncoderCapability(
+        item_scheduling=ow.mm_item_scheduling_enabled(model), hidden_size=HIDDEN_SIZE
+    )
     with line.timed("check_admission"):
         ow.check_admission(request, capability, BUDGET)
     data.send_bytes(ow.dumps(request))
@@ -78,7 +79,7 @@ def _serve(
     embeddings, iterations = _encode_items(line, model, params, state)
     line.step("encoding the whole request at once, to compare")
     with line.timed("encode the whole request at once, to compare"):
-        full = model.encode_multimodal_inputs([ow.select(params, range(len(embeddings)))])[0]
+        full = model.encode_multimodal_inputs([params])[0]
     item_by_item = torch.cat(embeddings)
     max_difference = float((item_by_item - full).abs().max())
 
@@ -117,13 +118,12 @@ def _encode_items(
     refs = _metadata(params).item_refs
     rows_of: dict[int, torch.Tensor] = {}
     iterations: list[IterationRow] = []
-    line.expect(len(refs))
+    line.step("encoding item by item")
     with line.timed("encode item by item"):
         while state.pending_items:
             chosen = scheduler.schedule([state])[state.request_id]
             names = [f"{modality} {index}" for modality, index in (refs[i] for i in chosen)]
-            for name in names:
-                line.step(f"encoding {name}")
+            line.detail(f"encoding {', '.join(names)}")
             view = ow.select(params, chosen)
             encoded = model.encode_multimodal_inputs([view])[0]
             metadata = _metadata(view)
@@ -150,11 +150,11 @@ def _prefill(
     hidden = language_model.initial_state()
     windows: list[torch.Tensor] = []
     starts = range(0, len(tokens), PREFILL_WINDOW)
-    line.expect(len(starts))
+    line.step("chunked prefill")
     with line.timed("chunked prefill"):
         for start in starts:
             end = min(start + PREFILL_WINDOW, len(tokens))
-            line.step(f"prefill of prompt tokens {start} to {end}")
+            line.detail(f"prefill of prompt tokens {start} to {end}")
             runtime = ow.MultimodalRuntimeData.for_chunk(
                 past_seen_token_num=start,
                 chunk_end_pos=end,
@@ -180,10 +180,10 @@ def _generate(
     token_ids: list[int] = []
     audio: list[torch.Tensor] = []
     image = language_model.image(hidden)
-    line.expect(NUM_STEPS)
+    line.step("generating")
     with line.timed("generate and stream back"):
-        for number in range(NUM_STEPS):
-            line.step(f"generating step {number + 1} of {NUM_STEPS}")
+        for number in range(NUM_GENERATION_STEPS):
+            line.detail(f"generating step {number + 1} of {NUM_GENERATION_STEPS}")
             step = language_model.step(hidden)
             hidden = step.state
             token_ids.append(step.token_id)
@@ -191,7 +191,7 @@ def _generate(
             payload: dict[str, object] = {
                 "audio": {"waveform": step.audio, "sample_rate": OUTPUT_SAMPLE_RATE}
             }
-            if number == NUM_STEPS // 2:
+            if number == NUM_GENERATION_STEPS // 2:
                 payload["image"] = image
             chunk = ow.OutputChunk(
                 request_id,
@@ -199,7 +199,7 @@ def _generate(
                 OUTPUT_TYPE,
                 [step.token_id],
                 ow.OmniOutput(multimodal_outputs=payload),
-                finish_reason="length" if number == NUM_STEPS - 1 else None,
+                finish_reason="length" if number == NUM_GENERATION_STEPS - 1 else None,
             )
             data.send_bytes(ow.dumps(chunk))
     return output_hash(token_ids, {"audio": torch.cat(audio, dim=-1), "image": image})

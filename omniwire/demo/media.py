@@ -6,6 +6,7 @@ that names the file, says what is wrong and, for a limit, gives both numbers.
 
 import importlib.util
 import os
+import re
 import stat
 import struct
 import warnings
@@ -50,7 +51,7 @@ class Photograph:
     """One decoded photograph.
 
     Attributes:
-        name: File name, safe to print.
+        name: File name without its folder, safe to print.
         image: The pixels, mode RGB, upright.
     """
 
@@ -63,7 +64,7 @@ class Sound:
     """One decoded sound.
 
     Attributes:
-        name: File name, safe to print.
+        name: File name without its folder, safe to print.
         samples: float32[num_samples], mono, `SAMPLE_RATE` samples a second.
         source_rate: Samples per second in the file.
         source_channels: Channels in the file.
@@ -142,15 +143,19 @@ def load_photograph(path: str) -> Photograph:
                 _check_sides(opened.size, name)
                 image = ImageOps.exif_transpose(opened).convert("RGB")
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        # Pillow's text gives both numbers and stops being useful at its first comma.
-        raise BadInput(f"{name}: {str(error).split(',')[0]}") from error
+        # Pillow knows the size before it decodes, and tells it in the text only. It warns above
+        # its limit and raises above twice that.
+        num_pixels = next(iter(re.findall(r"\d+", str(error))), "too many")
+        raise BadInput(
+            f"{name}: {num_pixels} pixels, the limit is {Image.MAX_IMAGE_PIXELS}"
+        ) from error
     except UnidentifiedImageError as error:
         raise BadInput(
             f"{name}: not a photograph that can be read ({', '.join(_PHOTOGRAPH_FORMATS)})"
         ) from error
     except _CORRUPT_PHOTOGRAPH as error:
         raise BadInput(f"{name}: corrupt photograph: {first_line(error)}") from error
-    return Photograph(name, image)
+    return Photograph(printable(Path(path).name), image)
 
 
 _CORRUPT_PHOTOGRAPH: Final = (
@@ -204,7 +209,9 @@ def load_sound(path: str) -> Sound:
     mono = frames.mean(axis=1, dtype=np.float32)
     divisor = int(np.gcd(rate, SAMPLE_RATE))
     resampled = resample_poly(mono, SAMPLE_RATE // divisor, rate // divisor)
-    return Sound(name, np.asarray(resampled, dtype=np.float32), rate, channels)
+    return Sound(
+        printable(Path(path).name), np.asarray(resampled, dtype=np.float32), rate, channels
+    )
 
 
 @contextmanager
@@ -225,6 +232,8 @@ def _quiet_codecs() -> Iterator[None]:
 
 
 def _check_regular_file(path: str, name: str) -> None:
+    if not path:
+        raise BadInput("the name of a file is empty")
     try:
         found = Path(path).stat()
     except FileNotFoundError as error:

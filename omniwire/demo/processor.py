@@ -34,7 +34,6 @@ def process(
         BadInput: The request cannot be saved there.
         EOFError: The executor went away.
     """
-    line.expect(5)
     line.step("running the Hugging Face processors")
     with line.timed("run the Hugging Face processors"):
         payload, order = preprocess(photographs, sounds)

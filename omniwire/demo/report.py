@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omniwire.demo.events import (
+    NUM_STEPS,
     Event,
     ExecutorReport,
     FieldRow,
@@ -20,7 +21,7 @@ from omniwire.demo.proofs import Proof
 
 
 class ProgressBar:
-    """A progress bar fed by events; shown once the first one arrives.
+    """A progress bar fed by events; shown from `begin` on, so never above a refusal.
 
     Args:
         console: Where to draw.
@@ -35,16 +36,15 @@ class ProgressBar:
             console=console,
             expand=True,
         )
-        self._task = self._progress.add_task("starting", total=0)
+        self._task = self._progress.add_task("starting", total=NUM_STEPS)
 
     def on_event(self, event: Event) -> None:
-        """Show a step, or learn of more to come."""
-        self._progress.start()
-        task = self._progress.tasks[self._task]
-        if event.kind == "expect":
-            self._progress.update(self._task, total=(task.total or 0) + event.steps)
+        """Show what is being done."""
+        if event.kind == "begin":
+            self._progress.start()
         else:
-            self._progress.update(self._task, description=event.text, advance=1)
+            advance = 1 if event.kind == "step" else 0
+            self._progress.update(self._task, description=event.text, advance=advance)
 
     def stop(self) -> None:
         """Leave the bar as it is; does nothing if it was never shown."""

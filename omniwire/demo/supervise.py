@@ -44,7 +44,7 @@ def run_processes(
         images: Paths of photographs.
         audios: Paths of sounds.
         save: Where to save the request, if anywhere.
-        on_event: Called with every `expect` and `step`.
+        on_event: Called with every `begin`, `step` and `detail`.
 
     Raises:
         BadInput: The input cannot be used.
