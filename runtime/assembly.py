@@ -69,8 +69,9 @@ class EncoderGroup:
             for modality in dict.fromkeys(ref.modality for ref in record.item_refs):
                 members.setdefault(modality, []).append(position)
         outputs = {
-            modality: self._encoders[modality]([params[position] for position in positions])
-            for modality, positions in members.items()
+            modality: encoder([params[position] for position in members[modality]])
+            for modality, encoder in self._encoders.items()
+            if modality in members
         }
         _check_outputs(outputs, members, records)
         first_rows = dict.fromkeys(outputs, 0)

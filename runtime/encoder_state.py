@@ -130,7 +130,8 @@ class MultimodalEncoderRequestState:
         if self._is_released:
             return
         self._is_released = True
-        references, self._references = self._references, [None] * len(self._ready)
+        references = self._references
+        self._references = [None for _ in references]
         self._ready = [False] * len(self._ready)
         _release_all(references)
 

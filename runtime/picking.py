@@ -1,6 +1,7 @@
 """Picking the slices of some items out of one payload field, whatever holds the field."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -163,10 +164,7 @@ def _packed_order(
     chosen: Sequence[int], lengths: tuple[int, ...]
 ) -> "np.ndarray[Any, np.dtype[np.int64]]":
     """The entries of the chosen items' runs, run after run."""
-    lengths_array = np.array(lengths, dtype=np.int64)
-    starts = (np.cumsum(lengths_array) - lengths_array)[list(chosen)]
-    sizes = lengths_array[list(chosen)]
-    offsets = np.cumsum(sizes) - sizes
-    order: np.ndarray[Any, np.dtype[np.int64]] = np.repeat(starts - offsets, sizes)
-    order += np.arange(order.size, dtype=np.int64)
-    return order
+    ends = list(accumulate(lengths))
+    return np.concatenate(
+        [np.arange(ends[item] - lengths[item], ends[item], dtype=np.int64) for item in chosen]
+    )
