@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -62,7 +61,6 @@ def _run(
     scratch: str,
     work: Callable[[Line], ProcessorReport | ExecutorReport],
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children itself
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"

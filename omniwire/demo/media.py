@@ -197,7 +197,7 @@ def load_sound(path: str) -> Sound:
                 raise BadInput(
                     f"{name}: {num_frames / rate:.1f} seconds long, the limit is {MAX_SECONDS}"
                 )
-            frames: npt.NDArray[np.float32] = file.read(dtype="float32", always_2d=True)
+            frames = file.read(dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise BadInput(
             f"{name}: not a sound that can be read: {printable(error.error_string)}"

@@ -90,9 +90,10 @@ def _run(
     }
     started: dict[str, SpawnProcess] = {}
     try:
-        for name, process in processes.items():
-            process.start()
-            started[name] = process
+        with _interrupts_blocked():  # children inherit it: the parent ends them, in silence
+            for name, process in processes.items():
+                process.start()
+                started[name] = process
         # Only the children hold these now, so that their end is noticed.
         for connection in (processor_data, executor_data, processor_end, executor_end):
             connection.close()
@@ -170,6 +171,16 @@ def _end(processes: dict[str, SpawnProcess]) -> None:
             process.kill()
             process.join()
         process.close()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Put Ctrl-C off to the end of the block."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 @contextmanager

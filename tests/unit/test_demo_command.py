@@ -188,7 +188,6 @@ def test_an_interrupted_run_ends_its_processes_and_cleans_up(
 ) -> None:
     process = start(tmp_path)
     children = spawned_children(process.pid, 2)
-    time.sleep(0.5)
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # as a terminal does
         check_refusal(process, 130, "interrupted")
