@@ -1,11 +1,11 @@
 """The embedding rows of one prefill chunk."""
 
-from collections.abc import Sequence
-
 import torch
 
 from omniwire.contracts.errors import Problem, contract_error
 from omniwire.contracts.guard import guarded
+from omniwire.contracts.handles import TensorHandle, resolved
+from omniwire.contracts.params import Embeddings
 from omniwire.contracts.runtime_data import MultimodalRuntimeData
 from omniwire.runtime.rows import check_rows, join_rows
 
@@ -14,13 +14,14 @@ _SUBJECT = "chunk_embeddings"
 
 @guarded
 def chunk_embeddings(
-    item_embeddings: Sequence[torch.Tensor], runtime_data: MultimodalRuntimeData | None
+    item_embeddings: Embeddings, runtime_data: MultimodalRuntimeData | None
 ) -> torch.Tensor:
     """The rows that a chunk needs, out of a request's item embeddings.
 
     Args:
-        item_embeddings: Per item, in prompt order, its rows `[rows, hidden]`. Items after the
-            chunk may be left out, those before it not.
+        item_embeddings: Per item, in prompt order, its rows `[rows, hidden]`, as tensors or
+            handles; or one tensor or handle of all rows. Items after the chunk may be left
+            out, those before it not.
         runtime_data: The chunk; None for all rows.
 
     Returns:
@@ -39,15 +40,18 @@ def chunk_embeddings(
     >>> chunk_embeddings(items, chunk).flatten().tolist()
     [1, 2, 3]
     """
-    check_rows(_SUBJECT, "item_embeddings", item_embeddings)
-    num_rows = sum(item.size(0) for item in item_embeddings)
+    if isinstance(item_embeddings, torch.Tensor | TensorHandle):
+        item_embeddings = [item_embeddings]
+    items = [resolved(item) for item in item_embeddings]
+    check_rows(_SUBJECT, "item_embeddings", items)
+    num_rows = sum(item.size(0) for item in items)
     start, stop = (0, num_rows) if runtime_data is None else runtime_data.row_range
     if runtime_data is not None:
         num_needed = stop if stop > start else 0
         _check_total(num_rows, num_needed, runtime_data.total_embeds_in_request)
     pieces: list[torch.Tensor] = []
     item_start = 0
-    for item in item_embeddings:
+    for item in items:
         item_stop = item_start + item.size(0)
         first, past = max(start, item_start), min(stop, item_stop)
         if first < past:
@@ -57,7 +61,7 @@ def chunk_embeddings(
             break
     if pieces:
         return join_rows(pieces)
-    return item_embeddings[0][:0] if len(item_embeddings) else torch.empty((0, 0))
+    return items[0][:0] if items else torch.empty((0, 0))
 
 
 def _check_total(num_rows: int, num_needed: int, num_in_request: int) -> None:

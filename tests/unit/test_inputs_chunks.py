@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from omniwire.contracts import ContractTypeError, ContractValueError, MultimodalRuntimeData
+from omniwire.contracts import (
+    ContractTypeError,
+    ContractValueError,
+    MultimodalParams,
+    MultimodalRuntimeData,
+    TensorHandle,
+)
 from omniwire.runtime import chunk_embeddings
 
 MASK = [0, 1, 1, 0, 0, 1, 1, 1]  # items of 2 and 3 rows
@@ -113,6 +119,17 @@ def test_each_request_of_a_batch_keeps_its_own_window() -> None:
         for request, window in zip(requests, windows, strict=True)
     ]
     assert rows == [[10, 11], [20, 21, 22], [31, 32]]
+
+
+def test_attached_embeddings_of_any_form_will_do() -> None:
+    whole = torch.arange(5).reshape(5, 1)
+    handle = TensorHandle("local", torch.int64, (5, 1), whole)
+    for embeddings in (whole, handle, (handle,), (whole[:2], whole[2:])):
+        params = MultimodalParams.from_embeddings(embeddings)
+        assert params.embeddings is not None
+        found = chunk_embeddings(params.embeddings, chunk(6, 8, MASK))
+        assert found.flatten().tolist() == [3, 4]
+        assert found.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
 def test_items_after_the_chunk_may_be_missing() -> None:
