@@ -52,15 +52,12 @@ class MultimodalRuntimeData(Contract):
         if all(sound):
             past, end = self.past_seen_token_num, self.chunk_end_pos
             cached, in_chunk = self.num_cached_mm_tokens, self.num_mm_tokens_in_chunk
-            _at_least(problems, "chunk_end_pos", end, past, "the chunk's start")
             _at_most(problems, "num_cached_mm_tokens", cached, past, "the tokens before the chunk")
-            _at_most(
-                problems,
-                "num_mm_tokens_in_chunk",
-                in_chunk,
-                max(end - past, 0),
-                "the chunk's tokens",
-            )
+            if end < past:
+                _at_least(problems, "chunk_end_pos", end, past, "the chunk's start")
+            else:
+                size = end - past
+                _at_most(problems, "num_mm_tokens_in_chunk", in_chunk, size, "the chunk's tokens")
             _at_least(
                 problems,
                 "total_embeds_in_request",
