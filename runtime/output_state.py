@@ -1,0 +1,399 @@
+"""`OmniRequestState`: what one running request has accumulated, and what it emits of it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import torch
+
+from omniwire.contracts.checks import check_text, raise_problems
+from omniwire.contracts.describe import describe
+from omniwire.contracts.errors import AccumulationError, OmniwireError, Problem
+from omniwire.contracts.frozen import FrozenMapping
+from omniwire.contracts.guard import guarded
+from omniwire.contracts.outputs import (
+    ChunkKind,
+    OmniOutput,
+    OutputChunk,
+    OutputKind,
+    OutputSpec,
+    RequestOutput,
+)
+from omniwire.runtime.accumulate import Rule, Value
+from omniwire.runtime.failures import join_keys, name_failure, without_frames
+from omniwire.runtime.handlers import ModalityHandler
+from omniwire.runtime.payloads import Routed, Scalar, read_output, split_payload
+from omniwire.runtime.registry import ModalityRegistry
+from omniwire.runtime.router import OutputRouter
+from omniwire.runtime.streams import TensorStream, TokenStream
+
+FAILED: Final = "error"
+"""The `finish_reason` of a request that failed as a whole."""
+
+_TEXT: Final = "text"
+_EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
+
+V = TypeVar("V")
+_Take = Callable[[torch.Tensor], torch.Tensor]
+
+
+class OmniRequestState:
+    """The accumulated output of one request; lives from its start to its end.
+
+    Args:
+        request_id: Non-empty.
+        output_type: The request's modalities, such as `"text+audio"`.
+        registry: The engine's handlers; the state keeps those that it finds now.
+        spec: How values accumulate where the handlers' own rules do not apply.
+        output_kind: What the client is sent; it decides what has to be kept.
+
+    Raises:
+        ContractTypeError: An argument has the wrong type.
+        ContractValueError: The id is empty, the output type malformed, or the spec has a rule
+            for text, which is no tensor.
+        HandlerNotFoundError: A part of the output type is not registered.
+
+    >>> from omniwire.runtime.registry import default_registry
+    >>> state = OmniRequestState("r1", "text+audio", registry=default_registry())
+    >>> state.add_output("audio", torch.zeros(1, 500))
+    >>> state.add_output("audio", {"waveform": torch.zeros(1, 300), "sample_rate": 24000})
+    >>> state.consolidate()["audio"].shape, state.retained_bytes
+    (torch.Size([1, 800]), 3200)
+    """
+
+    @guarded
+    def __init__(
+        self,
+        request_id: str,
+        output_type: str,
+        registry: ModalityRegistry,
+        spec: OutputSpec | None = None,
+        output_kind: OutputKind = OutputKind.FINAL_ONLY,
+    ) -> None:
+        problems: list[Problem] = []
+        check_text(problems, ("request_id",), request_id)
+        rules: dict[str, Rule] = dict(spec.entries) if spec is not None else {}
+        if _TEXT in rules:
+            path = ("spec", "entries", _TEXT)
+            problems.append(Problem(path, "conflict", "a key of tensors", "text, which has none"))
+        raise_problems("OmniRequestState", problems)
+        self.request_id = request_id
+        self.output_kind = output_kind
+        self._registry = registry
+        self._router = OutputRouter(registry)
+        self._handlers = _without_text(self._router.route(None, output_type))
+        self._routes: dict[str, Routed] = {output_type: self._handlers}
+        self._streams = {
+            modality: TensorStream(modality, modality, rules.pop(modality, None), handler)
+            for modality, handler in self._handlers
+        }
+        # A declared key is part of the one non-text modality; with several, of the request.
+        owner = self._handlers[0][0] if len(self._handlers) == 1 else ""
+        self._declared = {key: TensorStream(owner, key, rule, None) for key, rule in rules.items()}
+        self._tokens = TokenStream(output_kind)
+        self._metadata: dict[str, FrozenMapping[Scalar]] = {}
+        self._emitted_metadata: FrozenMapping[FrozenMapping[Scalar]] = _EMPTY
+        self._errors: dict[str, OmniwireError] = {}
+        self._next_step = 0
+
+    # ---- one modality at a time -------------------------------------------------------
+
+    def add_output(self, modality: str, payload: object) -> None:
+        """Add one chunk of one modality, as its handler's `extract` would yield it.
+
+        A tensor that owns its memory is held as it is and must not be written to afterwards.
+        A view of a larger tensor is copied, and so is memory that torch did not allocate, such
+        as a slot of a shared-memory arena.
+
+        Args:
+            modality: A modality of the request, or an alias of one.
+            payload: A tensor, a tuple or list of tensors (chunks in order), or a mapping with
+                one of those and its scalars and strings.
+
+        Raises:
+            AccumulationError: The request has no such modality, or the chunk does not fit what
+                was added before; nothing changed.
+        """
+        stream = self._streams.get(modality)
+        if stream is None:
+            stream = self._find_stream(modality)
+        if type(payload) is torch.Tensor:
+            try:
+                stream.add(_owned(payload))
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything
+                named = name_failure(error, self.request_id, stream.modality, stream.name)
+                raise named from named.__cause__
+        else:
+            self._add_payload(stream, stream.name, payload, _owned)
+
+    def _find_stream(self, modality: str) -> TensorStream:
+        handler = self._registry.get(modality)
+        name = modality if handler is None else handler.modality
+        if name in self._streams:
+            return self._streams[name]
+        expected = f"one of the request's modalities ({self._spelled()})"
+        got = describe(modality)
+        raise AccumulationError(f"expected {expected}, got {got}", self.request_id)
+
+    def consolidate(self) -> dict[str, Value]:
+        """The value of every modality that has one; the state stays as it is.
+
+        Returns:
+            By modality, all that it holds: a tensor, or a tuple of tensors under `Append`;
+            read-only, and not changed by later chunks.
+
+        Raises:
+            AccumulationError: A handler failed, or calls its own value invalid.
+        """
+        values: dict[str, Value] = {}
+        for modality, stream in self._streams.items():
+            if not stream.empty:
+                try:
+                    values[modality] = stream.value()
+                except Exception as error:  # noqa: BLE001  # a handler may raise anything
+                    named = name_failure(error, self.request_id, modality, "")
+                    raise named from named.__cause__
+        return values
+
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes of tensor memory that the state holds."""
+        streams = (*self._streams.values(), *self._declared.values())
+        return sum(stream.nbytes for stream in streams)
+
+    def _spelled(self) -> str:
+        return ", ".join(self._streams) or "text alone"
+
+    # ---- one step at a time -----------------------------------------------------------
+
+    def advance(self, chunk: OutputChunk) -> RequestOutput | None:
+        """Take in the request's next chunk.
+
+        Every tensor is copied; the chunk may be gone afterwards.
+
+        Returns:
+            What the client is sent now, if anything. It is finished when the chunk says so or
+            when the request failed as a whole, and the state is of no use then. What is wrong
+            with a chunk is in the `errors`, never raised.
+        """
+        touched: list[TensorStream] = []
+        try:
+            carries = self._take_in(chunk, touched)
+        except OmniwireError as error:
+            return self.fail(error, touched)
+        if chunk.finish_reason is not None or "" in self._errors:
+            return self._emit(touched, chunk.finish_reason)
+        if self.output_kind is OutputKind.FINAL_ONLY or not carries:
+            return None
+        return self._emit(touched, None)
+
+    def fail(self, error: OmniwireError, touched: Iterable[TensorStream] = ()) -> RequestOutput:
+        """End the request with an error of its own.
+
+        Args:
+            error: What went wrong.
+            touched: The streams that the last chunk was added to.
+
+        Returns:
+            The request's last output: the error, and what there is.
+        """
+        self._record("", error)
+        return self._emit(touched, FAILED)
+
+    def _take_in(self, chunk: OutputChunk, touched: list[TensorStream]) -> bool:
+        """Add what a chunk carries; whether it carries anything.
+
+        Args:
+            chunk: The next chunk.
+            touched: Receives the streams that were added to.
+
+        Raises:
+            OmniwireError: The request fails as a whole.
+        """
+        if chunk.step != self._next_step:
+            fault = "a step is missing" if chunk.step > self._next_step else "a repeated step"
+            message = f"expected step {self._next_step}, got {chunk.step}: {fault}"
+            raise AccumulationError(message, self.request_id)
+        self._next_step += 1
+        routed = self._routes.get(chunk.output_type)
+        if routed is None:
+            routed = self._route(chunk.output_type)
+        whole = chunk.kind is not ChunkKind.DELTA
+        carries = len(chunk.new_token_ids) > 0
+        if carries and _TEXT not in self._errors:
+            try:
+                self._tokens.add(chunk.new_token_ids, whole=whole)
+            except AccumulationError as error:
+                self._record(_TEXT, error, "new_token_ids")
+        if chunk.output is not None and chunk.output.multimodal_outputs:
+            carries = True
+            self._take_in_output(chunk.output, routed, touched, whole=whole)
+        return carries
+
+    def _route(self, output_type: str) -> Routed:
+        """The handlers of a chunk whose output type is not spelled as the request's is."""
+        modalities = [name for name, _ in self._router.route(None, output_type)]
+        if not self._streams.keys() >= set(modalities) - {_TEXT}:
+            message = f"expected modalities of {self._spelled()}, got {describe(output_type)}"
+            raise AccumulationError(message, self.request_id)
+        routed = [(name, handler) for name, handler in self._handlers if name in modalities]
+        self._routes[output_type] = routed
+        return routed
+
+    def _take_in_output(
+        self, output: OmniOutput, routed: Routed, touched: list[TensorStream], *, whole: bool
+    ) -> None:
+        reading = read_output(output, routed, self._declared.keys())
+        for modality, key, failure in reading.failures:
+            self._record(modality, failure, key)
+        found = [(self._streams[name], key, payload) for name, key, payload in reading.values]
+        for key, payload in reading.declared.items():
+            found.append((self._declared[key], key, payload))
+        for stream, key, payload in found:
+            if stream.modality in self._errors:
+                continue  # what comes after a failure would leave a hole in the value
+            try:
+                if self._add_payload(stream, key, payload, _copied, whole=whole):
+                    touched.append(stream)
+            except AccumulationError as error:
+                self._record(stream.modality, error)
+
+    def _record(self, modality: str, error: Exception, key: str = "") -> None:
+        """Keep a modality's first error; it stays until the request ends."""
+        if modality not in self._errors:
+            named = isinstance(error, OmniwireError) and not modality
+            if not named or isinstance(error, AccumulationError):
+                error = name_failure(error, self.request_id, modality, key)
+            assert isinstance(error, OmniwireError)
+            without_frames(error)
+            self._errors[modality] = error
+
+    # ---- one payload ------------------------------------------------------------------
+
+    def _add_payload(
+        self, stream: TensorStream, key: str, payload: object, take: _Take, *, whole: bool = False
+    ) -> bool:
+        """Add a payload to a stream, all of it or nothing.
+
+        Args:
+            stream: A modality's or a declared key's.
+            key: Where in the model output the payload is, for errors.
+            payload: A chunk, or a mapping of a chunk and scalars.
+            take: Makes a tensor the state's own.
+            whole: Whether the chunk is the whole value so far.
+
+        Returns:
+            Whether there was a chunk with something new.
+
+        Raises:
+            AccumulationError: It does not fit what was added before.
+        """
+        try:
+            nested, chunk, scalars = split_payload(payload)
+            if scalars:
+                self._check_scalars(stream.modality, scalars)
+            if nested:
+                key = join_keys(key, nested)
+            added = chunk is not None and self._add_chunk(stream, chunk, take, whole=whole)
+        except Exception as error:  # noqa: BLE001  # a handler may raise anything
+            named = name_failure(error, self.request_id, stream.modality, key)
+            raise named from named.__cause__
+        if scalars:
+            self._pin_scalars(stream.modality, scalars)
+        return added
+
+    def _add_chunk(self, stream: TensorStream, chunk: Value, take: _Take, *, whole: bool) -> bool:
+        incremental = self.output_kind is OutputKind.DELTA
+        if whole and incremental:
+            chunk = stream.beyond(chunk)
+        if isinstance(chunk, tuple):
+            if not chunk:
+                return False
+            chunk = tuple(map(take, chunk))
+        else:
+            chunk = take(chunk)
+        stream.add(chunk, whole=whole, restart=whole and not incremental)
+        return True
+
+    def _check_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
+        """Compare scalars with those of the first chunk, which pins them."""
+        pinned = self._metadata.get(modality, _EMPTY)
+        for key, value in scalars.items():
+            if key in pinned and not _agree(pinned[key], value):
+                message = f"expected {describe(pinned[key])} as before, got {describe(value)}"
+                raise AccumulationError(message, self.request_id, modality, key)
+
+    def _pin_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
+        pinned = self._metadata.get(modality, _EMPTY)
+        if not scalars.keys() <= pinned.keys():
+            self._metadata[modality] = FrozenMapping({**scalars, **pinned})
+            self._emitted_metadata = FrozenMapping(self._metadata)
+
+    # ---- emission ---------------------------------------------------------------------
+
+    def _emit(self, touched: Iterable[TensorStream], finish_reason: str | None) -> RequestOutput:
+        """What the client is sent: what is new if it wants deltas, and else all so far.
+
+        Args:
+            touched: The streams that the last chunk was added to.
+            finish_reason: Why the request ends now, None if it goes on.
+        """
+        if self.output_kind is OutputKind.DELTA:
+            emitting = touched
+        else:
+            emitting = (*self._streams.values(), *self._declared.values())
+        values: dict[str, Value] = {}
+        tensors: dict[str, Value] = {}
+        for stream in emitting:
+            if not stream.empty:
+                self._emit_stream(stream, tensors if stream.name in self._declared else values)
+        if "" in self._errors:
+            finish_reason = FAILED
+        return RequestOutput._trusted(
+            request_id=self.request_id,
+            new_token_ids=self._tokens.take(),
+            multimodal_outputs=_frozen(values),
+            metadata=self._emitted_metadata,
+            tensors=_frozen(tensors),
+            finished=finish_reason is not None,
+            finish_reason=finish_reason,
+            errors=_frozen(dict(self._errors)),
+        )
+
+    def _emit_stream(self, stream: TensorStream, emitted: dict[str, Value]) -> None:
+        try:
+            emitted[stream.name] = stream.value()
+        except Exception as error:  # noqa: BLE001  # any fault of a handler fails its modality only
+            stream.discard()
+            self._record(stream.modality, error)
+        else:
+            if self.output_kind is OutputKind.DELTA:
+                stream.drop()
+
+
+def _frozen(values: dict[str, V]) -> FrozenMapping[V]:
+    """A field of a `RequestOutput`: at most tuples in one mapping, so two levels deep."""
+    return FrozenMapping._wrap(values, 2) if values else _EMPTY
+
+
+def _without_text(routed: Iterable[tuple[str, ModalityHandler]]) -> Routed:
+    return [(modality, handler) for modality, handler in routed if modality != _TEXT]
+
+
+def _agree(pinned: Scalar, value: Scalar) -> bool:
+    """Whether two scalars are the same: 24000 is 24000.0, but 1 is not True; NaN is NaN."""
+    if isinstance(pinned, bool) is not isinstance(value, bool):
+        return False
+    return pinned == value or (pinned != pinned and value != value)  # noqa: PLR0124  # NaN
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's values in memory of their own."""
+    return (tensor.detach() if tensor.requires_grad else tensor).clone()
+
+
+def _owned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if it has memory of its own, and else a copy."""
+    storage = tensor.untyped_storage()
+    if tensor.requires_grad or storage.nbytes() != tensor.nbytes or not storage.resizable():
+        return _copied(tensor)
+    return tensor

@@ -1,0 +1,187 @@
+"""One value of one request while it streams: a modality's, a declared key's, or the text tokens."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+
+from omniwire.contracts.describe import describe
+from omniwire.contracts.errors import AccumulationError
+from omniwire.contracts.outputs import OutputKind
+from omniwire.contracts.tensors import tensor_problem
+from omniwire.contracts.tokens import TokenIds
+from omniwire.runtime.accumulate import Accumulator, Rule, Value, make_accumulator, parts_of
+from omniwire.runtime.handlers import ModalityHandler, TensorHandler
+
+NO_TOKEN_IDS: Final = TokenIds()
+
+
+class TensorStream:
+    """The value of one modality or declared key; lives as long as its request.
+
+    Args:
+        modality: Whose failure it is when this stream fails; `""` for the request's.
+        name: The modality or dotted key.
+        rule: How chunks accumulate; None leaves it to the handler.
+        handler: The modality's handler; None for a declared key, which has a rule.
+    """
+
+    __slots__ = ("_accumulator", "_emitted", "_foreign", "_handler", "_rule", "modality", "name")
+
+    def __init__(
+        self, modality: str, name: str, rule: Rule | None, handler: ModalityHandler | None
+    ) -> None:
+        self.modality = modality
+        self.name = name
+        self._rule = rule
+        self._handler = handler
+        self._accumulator: Accumulator | None = None
+        self._foreign: Any = None  # what a handler makes that does not use an `Accumulator`
+        self._emitted = False
+
+    def add(self, chunk: Value, *, whole: bool = False, restart: bool = False) -> None:
+        """Add a chunk that the stream may keep; all of it or, when it does not fit, nothing.
+
+        Args:
+            chunk: A tensor, or a tuple of tensors: chunks in order.
+            whole: Whether a single tensor has the form of the value, not of one chunk.
+            restart: Whether the chunk replaces what was added before.
+        """
+        held: Any = self._foreign if self._accumulator is None else self._accumulator
+        current = held
+        if restart:
+            current = self._accumulator.restart() if self._accumulator is not None else None
+        handler = self._handler
+        if self._rule is not None:
+            current = make_accumulator(self._rule) if current is None else current
+            current.add(chunk, whole=whole)
+        elif isinstance(handler, TensorHandler):
+            current = handler.accumulate(current, chunk)
+        else:
+            assert handler is not None
+            for part in parts_of(chunk):
+                current = handler.accumulate(current, part)
+        if current is not held:
+            known = isinstance(current, Accumulator)
+            self._accumulator, self._foreign = (current, None) if known else (None, current)
+
+    def beyond(self, whole: Value) -> Value:
+        """The part of a whole value that lies beyond what was emitted: views of it, or `()`.
+
+        Raises:
+            AccumulationError: The value is shorter than what was emitted, or nothing is known
+                about how a custom handler's value would be cut.
+        """
+        if self._accumulator is not None:
+            return self._accumulator.beyond(whole)
+        if self._emitted:
+            expected = "a delta chunk, or a rule in the OutputSpec to cut a whole value by"
+            raise AccumulationError(f"expected {expected}, got a whole value", "")
+        return whole
+
+    def value(self) -> Value:
+        """All that the stream holds, as the handler allows it to be emitted."""
+        handler, accumulator = self._handler, self._accumulator
+        value: Any
+        if self._rule is not None:
+            assert accumulator is not None
+            value = accumulator.value()
+        else:
+            assert handler is not None
+            value = handler.consolidate(self._foreign if accumulator is None else accumulator)
+            if not isinstance(handler, TensorHandler):
+                value = _check_consolidated(handler, value)
+        if handler is not None and not handler.validate(value):
+            expected = f"a value that {type(handler).__name__}.validate accepts"
+            raise AccumulationError(f"expected {expected}, got {_describe_value(value)}", "")
+        return value  # type: ignore[no-any-return]  # checked above
+
+    def drop(self) -> None:
+        """Forget what was emitted; only its extent is kept."""
+        self._emitted = True
+        self._foreign = None
+        if self._accumulator is not None:
+            self._accumulator.drop()
+
+    def discard(self) -> None:
+        """Forget everything."""
+        self._accumulator = self._foreign = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether the stream holds nothing."""
+        if self._accumulator is not None:
+            return self._accumulator.empty
+        return self._foreign is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensor memory that the stream holds."""
+        if self._accumulator is not None:
+            return self._accumulator.nbytes
+        return sum(tensor.nbytes for tensor in _held_tensors(self._foreign))
+
+
+def _check_consolidated(handler: ModalityHandler, value: object) -> Value:
+    parts = value if isinstance(value, tuple | list) else (value,)
+    for part in parts:
+        if not isinstance(part, torch.Tensor) or tensor_problem((), part) is not None:
+            expected = f"a tensor or a tuple of tensors from {type(handler).__name__}.consolidate"
+            raise AccumulationError(f"expected {expected}, got {describe(value)}", "")
+    return value if isinstance(value, torch.Tensor) else tuple(parts)
+
+
+def _describe_value(value: Value) -> str:
+    return describe(value) if isinstance(value, torch.Tensor) else ", ".join(map(describe, value))
+
+
+def _held_tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in what a custom handler accumulated, as far as containers show them."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _held_tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _held_tensors(item)
+
+
+class TokenStream:
+    """The text tokens of one request; lives as long as the request.
+
+    Args:
+        kind: What the client is sent. Under `DELTA` only the number of sent tokens is kept.
+    """
+
+    __slots__ = ("_held", "_incremental", "_num_dropped")
+
+    def __init__(self, kind: OutputKind) -> None:
+        self._incremental = kind is OutputKind.DELTA
+        self._num_dropped = 0
+        self._held = bytearray()  # packed little-endian int32, as in `TokenIds`
+
+    def add(self, token_ids: TokenIds, *, whole: bool) -> None:
+        """Add new token ids, or all so far.
+
+        Raises:
+            AccumulationError: All so far are fewer than were emitted.
+        """
+        packed = token_ids.tobytes()
+        if whole:
+            if len(token_ids) < self._num_dropped:
+                expected = f"at least the {self._num_dropped} token ids that were emitted"
+                raise AccumulationError(f"expected {expected}, got {len(token_ids)}", "")
+            self._held.clear()
+            packed = packed[4 * self._num_dropped :]
+        self._held += packed
+
+    def take(self) -> TokenIds:
+        """What to emit now."""
+        if not self._held:
+            return NO_TOKEN_IDS
+        token_ids = TokenIds._trusted(_packed=bytes(self._held))
+        if self._incremental:
+            self._num_dropped += len(token_ids)
+            self._held.clear()
+        return token_ids
