@@ -67,7 +67,7 @@ wheel: $(INSTALLED)
 
 bench: export OMP_NUM_THREADS := 1
 bench: $(INSTALLED)
-	for benchmark in benchmarks/bench_*.py; do \
+	for benchmark in benchmarks/*.py; do \
 		env -u PYTHONSAFEPATH $(VENV)/bin/python "$$benchmark" || exit 1; done
 
 clean:
