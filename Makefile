@@ -31,23 +31,25 @@ test -f $(2) || $(PYTHON) -m venv --clear $(1)
 @rm -f $(2)
 endef
 
-.PHONY: demo test check lint types imports wheel test-wheel bench clean
+.PHONY: demo test check lint mypy pyright imports wheel test-wheel bench clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/omniwire demo
 
 test: check test-wheel
 
-check: lint types imports
+check: lint mypy pyright imports
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
 # In the linked tree, since at the top of the checkout the folder omniwire/ hides the package.
-types: $(INSTALLED)
+mypy: $(INSTALLED)
 	cd $(LINKED) && $(MYPY) -p omniwire
 	cd $(LINKED) && $(MYPY) ../../tests/unit/static_types.py
+
+pyright: $(INSTALLED)
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 
 imports: $(INSTALLED)
