@@ -8,10 +8,9 @@ from omniwire import Problem
 from omniwire.contracts import Problem as ProblemOfContracts
 
 assert_type(omniwire.__version__, str)
-assert_type(omniwire.PROBLEM_CODES["type"], str)
+assert_type(omniwire.Problem(("image", 0), "type", "an int", "a str").code, str)
 
 problem: ProblemOfContracts = Problem(("image", 0), "type", "an int", "a str")
-problem = omniwire.Problem((), "type", "an int", "a str")
 
 
 def unknown_names_are_errors() -> None:
