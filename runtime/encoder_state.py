@@ -126,9 +126,7 @@ class MultimodalEncoderRequestState:
         self._references[index] = ref
 
     def release(self) -> None:
-        """Release every reference; the second and later calls do nothing."""
-        if self._is_released:
-            return
+        """Release every reference; the second and later calls find none left."""
         self._is_released = True
         references = self._references
         self._references = [None for _ in references]

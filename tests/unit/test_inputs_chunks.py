@@ -151,6 +151,7 @@ def test_missing_and_surplus_rows_are_errors(row_counts: tuple[int, ...]) -> Non
         (torch.zeros(3), "shape"),
         (torch.zeros(3, 2, dtype=torch.int64), "shape"),
         (torch.zeros(3, 1), "dtype"),
+        (torch.zeros(3, 1, dtype=torch.int64, device="meta"), "device"),
     ],
 )
 def test_items_that_cannot_be_joined_are_errors(second: torch.Tensor, code: str) -> None:

@@ -65,7 +65,10 @@ def test_all_items_in_order_need_no_layout() -> None:
         {"pixel_values": torch.zeros(3, 3), "image_grid_thw": GRID},
         {"pixel_values": torch.zeros(16, 3), "image_grid_thw": GRID.float()},
         {"pixel_values": torch.zeros(16, 3), "image_grid_thw": GRID[:1]},
-        {"pixel_values": torch.zeros(16, 3), "image_grid_thw": -GRID},
+        {
+            "pixel_values": torch.zeros(16, 3),
+            "image_grid_thw": GRID * torch.tensor([1, -1, -1]),
+        },
         {"pixel_values": torch.zeros(16, 3), "a_grid_thw": GRID, "b_grid_thw": GRID},
         {"pixel_values": [torch.zeros(3), torch.zeros(4)]},
         {"sizes": {"height": torch.zeros(2)}},

@@ -114,6 +114,17 @@ def test_an_override_selects_the_payload_and_the_mixin_the_rest() -> None:
     assert mixed.multimodal_data["video"]["crops"] == ((),)
 
 
+def test_a_hook_may_leave_the_payload_out() -> None:
+    class Dropping(Model):
+        def build_multimodal_encoder_input(
+            self, param: MultimodalParams, local_item_indices: Sequence[int], modality: str
+        ) -> MultimodalParams:
+            return MultimodalParams()
+
+    view = Dropping().select_multimodal_items(DECLARED, [1])
+    assert set(view.multimodal_data) == {"note", "item_metadata"}
+
+
 def test_a_selection_leaves_the_request_its_state() -> None:
     params = DECLARED.with_encoder_state("live")
     assert Model().select_multimodal_items(params, [1]).encoder_state is None

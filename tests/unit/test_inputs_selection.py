@@ -58,6 +58,57 @@ def test_packed_rows_in_the_worked_example() -> None:
         assert shares is is_view
 
 
+def test_consecutive_items_are_views_wherever_they_lie() -> None:
+    rows = torch.arange(12).reshape(3, 4)
+    for partition in (
+        BATCHED,
+        packed(1, 1, 1),
+        packed(1, 1, 2, axis=1),
+        packed(3, 0, 0),
+    ):
+        for indices in ([0], [1, 2], [0, 1], [2]):
+            selected = field_of(select(images(partition, rows, count=3), indices))
+            array = field_of(select(images(partition, rows.numpy(), count=3), indices))
+            assert isinstance(selected, torch.Tensor)
+            assert isinstance(array, np.ndarray)
+            assert selected.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
+            assert array.size == 0 or np.shares_memory(array, rows.numpy())
+
+
+def test_fields_of_one_layout_share_one_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    indices: list[torch.Tensor] = []
+    gather = torch.Tensor.index_select
+
+    def noted(field: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
+        indices.append(index)
+        return gather(field, axis, index)
+
+    monkeypatch.setattr(torch.Tensor, "index_select", noted)
+    record = MultimodalItemMetadata(
+        [("image", 0), ("image", 1)],
+        input_partitions={
+            "image": {"a": packed(2, 3), "b": packed(2, 3, axis=1), "c": BATCHED, "d": BATCHED}
+        },
+    )
+    fields = {"a": torch.zeros(5), "b": torch.zeros(1, 5), "c": torch.zeros(2), "d": torch.ones(2)}
+    select(MultimodalParams(multimodal_data={"image": fields, "item_metadata": record}), [1, 0])
+    assert len(indices) == len(fields)
+    assert indices[0] is indices[1]
+    assert indices[2] is indices[3]
+
+
+def test_a_modality_that_shares_everything_need_not_be_a_mapping() -> None:
+    record = MultimodalItemMetadata([("image", 0), ("image", 1)], input_partitions={"image": {}})
+    whole = torch.zeros(3)
+    params = MultimodalParams(multimodal_data={"image": whole, "item_metadata": record})
+    assert select(params, [1]).multimodal_data["image"] is whole
+    undeclared = MultimodalItemMetadata([("image", 0), ("image", 1)])
+    params = MultimodalParams(multimodal_data={"image": whole, "item_metadata": undeclared})
+    with pytest.raises(ContractTypeError) as caught:
+        select(params, [1])
+    assert caught.value.problems[0].path == ("multimodal_data", "image")
+
+
 def test_a_batched_grid_reorders() -> None:
     params = images(BATCHED, torch.tensor([[1, 1, 2], [1, 1, 3]]))
     selected = field_of(select(params, [1, 0]))
