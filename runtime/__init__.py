@@ -10,20 +10,46 @@ from omniwire.runtime.encoder import (
     validate_mm_encoder_scheduling_compatibility,
 )
 from omniwire.runtime.encoder_state import MultimodalEncoderRequestState
-from omniwire.runtime.processor import MultimodalProcessor, prepare_request
+from omniwire.runtime.handlers import (
+    AudioHandler,
+    ImageHandler,
+    LatentHandler,
+    ModalityHandler,
+    TextHandler,
+    TokenIdsHandler,
+    VideoHandler,
+)
+from omniwire.runtime.output_processor import MultimodalOutputProcessor
+from omniwire.runtime.output_state import OmniRequestState
+from omniwire.runtime.processor import ItemMetadataSource, MultimodalProcessor, prepare_request
+from omniwire.runtime.registry import ModalityRegistry, default_registry
+from omniwire.runtime.router import OutputRouter
 from omniwire.runtime.scheduler import ItemScheduler
 from omniwire.runtime.selection import select, select_inputs
 
 __all__ = [
+    "AudioHandler",
     "CacheLease",
     "EncoderGroup",
+    "ImageHandler",
+    "ItemMetadataSource",
     "ItemScheduler",
+    "LatentHandler",
+    "ModalityHandler",
+    "ModalityRegistry",
     "MultimodalEncoder",
     "MultimodalEncoderMixin",
     "MultimodalEncoderRequestState",
+    "MultimodalOutputProcessor",
     "MultimodalProcessor",
+    "OmniRequestState",
+    "OutputRouter",
     "TensorLRUCache",
+    "TextHandler",
+    "TokenIdsHandler",
+    "VideoHandler",
     "chunk_embeddings",
+    "default_registry",
     "mm_item_scheduling_enabled",
     "prepare_request",
     "select",
