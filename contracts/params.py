@@ -193,8 +193,9 @@ class MultimodalParams(Contract):
             data = self.multimodal_data
             problems: list[Problem] = []
             for index, path in enumerate(paths):
-                parts = path.split(".") if type(path) is str else [""]
-                moved = _replace_at(data, parts, mover)
+                if not check_instance(problems, ("paths", index), path, str, "a dotted path"):
+                    continue
+                moved = _replace_at(data, path.split("."), mover)
                 if moved is None:
                     expected = "a dotted path into multimodal_data"
                     problem = Problem(("paths", index), "unknown", expected, describe(path))
