@@ -7,20 +7,40 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from omniwire.contracts.errors import DecodeError
 from omniwire.serialization.buffer_writer import (
     ALIGNMENT,
     IN_FRAME,
     INLINE,
-    MAX_ARRAY_DIMS,
+    MAX_DIMS,
     MAX_ELEMENTS,
-    MAX_TENSOR_DIMS,
 )
 from omniwire.serialization.dtypes import NUMPY_DTYPES, TORCH_DTYPES
 from omniwire.serialization.limits import Limits
 
 _PLACE: Final = struct.Struct("<IQ")
+_CARRIERS: Final[dict[torch.dtype, np.dtype[np.generic]]] = {
+    dtype: np.dtype(name)
+    for dtype, name in (
+        (torch.uint8, "u1"),
+        (torch.int32, "<i4"),
+        (torch.int64, "<i8"),
+        (torch.float16, "<f2"),
+        (torch.float32, "<f4"),
+        (torch.float64, "<f8"),
+        (torch.complex128, "<c16"),
+    )
+}
+"""The data types in which numpy hands memory to torch as it is; others are viewed once there."""
+
+_SAME_SIZE: Final[dict[int, np.dtype[np.generic]]] = {
+    1: np.dtype("u1"),
+    2: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    8: np.dtype("<i8"),
+}
 _WORD_BYTES: Final = 8  # the strictest alignment of any data type: complex128 is two doubles
 
 
@@ -34,12 +54,10 @@ class BufferReader:
     """
 
     def __init__(self, frames: Sequence[memoryview], limits: Limits, *, copy: bool) -> None:
-        self._frames = frames
+        self._frames = list(frames)
         self._limits = limits
         self._copy = copy
         self._ranges: list[dict[int, int]] = [{} for _ in frames]  # start -> end
-        self._whole: dict[int, tuple[np.ndarray, torch.Tensor]] = {}
-        self._typed: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._num_tensors = 0
         self._num_bytes = 0
 
@@ -58,17 +76,16 @@ class BufferReader:
             content = _inline_content(data, end, nbytes)
             if not nbytes:
                 return torch.empty(0, dtype=torch.uint8).view(dtype).view(shape)
-            return torch.frombuffer(content, dtype=dtype).view(shape)
+            return _as_tensor(content, 0, shape, dtype)
         index, offset = self._locate(data, end, nbytes)
         if self._copy:
-            own = self._memory(index)[1][offset : offset + nbytes].clone()
-            return own.view(dtype).view(shape)
-        whole = self._typed.get((index, dtype))
-        if whole is None:
-            usable = len(self._frames[index]) // dtype.itemsize * dtype.itemsize
-            whole = self._typed[index, dtype] = self._memory(index)[1][:usable].view(dtype)
-        first = offset // dtype.itemsize
-        return whole[first : first + nbytes // dtype.itemsize].view(shape)
+            own = bytearray(self._frames[index][offset : offset + nbytes])
+            return _as_tensor(own, 0, shape, dtype)
+        tensor = _as_tensor(self._frames[index], offset, shape, dtype)
+        if tensor.data_ptr() % _WORD_BYTES:
+            self._realign(index)
+            tensor = _as_tensor(self._frames[index], offset, shape, dtype)
+        return tensor
 
     def array(self, data: bytes) -> np.ndarray:
         """Rebuild a numpy array from its extension payload; read-only unless it is a copy.
@@ -81,14 +98,19 @@ class BufferReader:
         if dtype is None:
             raise DecodeError(f"expected the code of a numpy dtype, got {code}", "unknown")
         nbytes = self._account(shape, dtype.itemsize)
-        _check_shape(shape, MAX_ARRAY_DIMS, MAX_ELEMENTS // dtype.itemsize)
+        if not nbytes and prod(n or 1 for n in shape) > MAX_ELEMENTS // dtype.itemsize:
+            raise DecodeError("expected a shape that a numpy array can have", "range")
         if placement == INLINE:
             array = np.ndarray(shape, dtype, _inline_content(data, end, nbytes))
         else:
             index, offset = self._locate(data, end, nbytes)
-            array = np.ndarray(shape, dtype, self._memory(index)[0], offset)
             if self._copy:
-                array = array.copy()
+                own = bytearray(self._frames[index][offset : offset + nbytes])
+                return np.ndarray(shape, dtype, own)
+            array = np.ndarray(shape, dtype, self._frames[index], offset)
+            if array.ctypes.data % _WORD_BYTES:
+                self._realign(index)
+                array = np.ndarray(shape, dtype, self._frames[index], offset)
         array.flags.writeable = self._copy
         return array
 
@@ -125,8 +147,14 @@ class BufferReader:
             got = f"{self._num_tensors} or more"
             expected = f"expected at most {self._limits.max_tensors} tensors"
             raise DecodeError(f"{expected}, got {got}", "limit")
-        _check_shape(shape, MAX_TENSOR_DIMS, MAX_ELEMENTS)
-        nbytes = prod(shape) * itemsize
+        num_elements = prod(shape)
+        if (
+            len(shape) > MAX_DIMS
+            or num_elements > MAX_ELEMENTS
+            or (not num_elements and prod(n or 1 for n in shape) > MAX_ELEMENTS)
+        ):
+            raise DecodeError("expected a shape that a tensor can have", "range")
+        nbytes = num_elements * itemsize
         self._num_bytes += nbytes
         if self._num_bytes > self._limits.max_total_bytes:
             expected = f"expected at most {self._limits.max_total_bytes} bytes of tensors"
@@ -153,28 +181,24 @@ class BufferReader:
             raise DecodeError(f"{expected}, got two that overlap", "buffer")
         return index, offset
 
-    def _memory(self, index: int) -> tuple[np.ndarray, torch.Tensor]:
-        """A frame as a 1-D uint8 array and tensor, aliasing it if its address allows."""
-        memory = self._whole.get(index)
-        if memory is None:
-            # numpy first: it exports read-only memory to torch without a warning, and holds the
-            # buffer itself, so that its owner cannot resize it under the tensor.
-            array = np.frombuffer(self._frames[index], np.uint8)
-            tensor = torch.from_dlpack(array)
-            if tensor.data_ptr() % _WORD_BYTES:
-                array = np.frombuffer(bytearray(self._frames[index]), np.uint8)
-                tensor = torch.from_dlpack(array)
-            memory = self._whole[index] = array, tensor
-        return memory
+    def _realign(self, index: int) -> None:
+        """Copy a frame to where its tensors may stand; memory from Python's allocators is."""
+        self._frames[index] = memoryview(bytearray(self._frames[index]))
 
 
-def _check_shape(shape: tuple[int, ...], max_dims: int, max_elements: int) -> None:
-    if len(shape) > max_dims:
-        raise DecodeError(f"expected at most {max_dims} dimensions, got {len(shape)}", "range")
-    num_elements = prod(shape) or prod(n or 1 for n in shape)
-    if num_elements > max_elements:
-        expected = f"expected dimensions whose product is at most {max_elements}"
-        raise DecodeError(f"{expected}, got {num_elements}", "range")
+def _as_tensor(
+    memory: memoryview | bytearray, offset: int, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor over memory that is known to hold it.
+
+    It comes by way of numpy, which exports read-only memory to torch without a warning, and
+    holds the buffer itself, so that its owner cannot resize it under the tensor.
+    """
+    carrier = _CARRIERS.get(dtype)
+    if carrier is not None:
+        return from_dlpack(np.ndarray(shape, carrier, memory, offset))
+    array = np.ndarray(shape, _SAME_SIZE[dtype.itemsize], memory, offset)
+    return from_dlpack(array).view(dtype)
 
 
 def _inline_content(data: bytes, end: int, nbytes: int) -> bytearray:

@@ -18,7 +18,7 @@ from msgpack import ExtType
 from omniwire.contracts.describe import describe
 from omniwire.contracts.tensors import array_problem, tensor_problem
 from omniwire.serialization.dtypes import NUMPY_CODES, TORCH_CODES
-from omniwire.serialization.extensions import Extension
+from omniwire.serialization.extensions import EXT_ARRAY, EXT_TENSOR
 from omniwire.serialization.refusal import Refused
 
 INLINE: Final = 0
@@ -37,8 +37,7 @@ ALIGNMENT: Final = 64
 MAX_ELEMENTS: Final = 2**63 - 1
 """Bound of a tensor's dimensions multiplied, each counted as at least 1, as torch has it."""
 
-MAX_TENSOR_DIMS: Final = 64
-MAX_ARRAY_DIMS: Final = 32
+MAX_DIMS: Final = 64
 
 _SAME_SIZE_INT: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -75,12 +74,12 @@ class BufferWriter:
         if code is None:
             raise Refused(tensor, "dtype", "a data type that can travel", describe(tensor))
         shape, nbytes = tensor.shape, tensor.nbytes
-        if len(shape) > MAX_TENSOR_DIMS:
-            _refuse_shape(tensor, MAX_TENSOR_DIMS)
+        if len(shape) > MAX_DIMS:
+            _refuse_shape(tensor)
         if not nbytes:
             if prod(n or 1 for n in shape) > MAX_ELEMENTS:
-                _refuse_shape(tensor, MAX_TENSOR_DIMS)
-            return ExtType(Extension.TENSOR, _start(code, INLINE, shape))
+                _refuse_shape(tensor)
+            return ExtType(EXT_TENSOR, _start(code, INLINE, shape))
         plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         _check_storage(tensor, plain=plain)
         address = tensor.data_ptr()
@@ -94,9 +93,9 @@ class BufferWriter:
             flat = tensor if plain else contiguous(tensor)
             if nbytes <= MAX_INLINE_BYTES:
                 content = ctypes.string_at(flat.data_ptr(), nbytes)
-                return ExtType(Extension.TENSOR, _start(code, INLINE, shape) + content)
+                return ExtType(EXT_TENSOR, _start(code, INLINE, shape) + content)
             place = self._place(key, flat, flat.data_ptr(), nbytes)
-        return ExtType(Extension.TENSOR, _start(code, IN_FRAME, shape) + place)
+        return ExtType(EXT_TENSOR, _start(code, IN_FRAME, shape) + place)
 
     def array(self, array: "np.ndarray") -> ExtType:
         """The extension value of a numpy array; its bytes go inline or into a frame.
@@ -109,10 +108,10 @@ class BufferWriter:
             raise Refused(array, problem.code, problem.expected, problem.got)
         code = NUMPY_CODES[array.dtype]
         shape, nbytes = array.shape, array.nbytes
-        if len(shape) > MAX_ARRAY_DIMS:
-            _refuse_shape(array, MAX_ARRAY_DIMS)
+        if len(shape) > MAX_DIMS:
+            _refuse_shape(array)
         if nbytes <= MAX_INLINE_BYTES:
-            return ExtType(Extension.ARRAY, _start(code, INLINE, shape) + array.tobytes())
+            return ExtType(EXT_ARRAY, _start(code, INLINE, shape) + array.tobytes())
         address = array.ctypes.data
         key: Hashable = (
             (address, nbytes)
@@ -123,7 +122,7 @@ class BufferWriter:
         if place is None:
             flat = np.ascontiguousarray(array)
             place = self._place(key, flat, flat.ctypes.data, nbytes)
-        return ExtType(Extension.ARRAY, _start(code, IN_FRAME, shape) + place)
+        return ExtType(EXT_ARRAY, _start(code, IN_FRAME, shape) + place)
 
     def finish(self) -> list[memoryview]:
         """The frames, read-only, 1-D, of bytes; the shared one is filled now."""
@@ -159,8 +158,8 @@ def _start(code: int, placement: int, shape: tuple[int, ...]) -> bytes:
     return struct.pack(f"<BBB{len(shape)}Q", code, placement, len(shape), *shape)
 
 
-def _refuse_shape(value: torch.Tensor | np.ndarray, max_dims: int) -> NoReturn:
-    expected = f"at most {max_dims} dimensions, whose product is at most {MAX_ELEMENTS}"
+def _refuse_shape(value: torch.Tensor | np.ndarray) -> NoReturn:
+    expected = f"at most {MAX_DIMS} dimensions, whose product is at most {MAX_ELEMENTS}"
     raise Refused(value, "shape", expected, describe(value))
 
 
@@ -182,7 +181,7 @@ def _memory(flat: torch.Tensor | np.ndarray) -> memoryview:
     """A contiguous tensor's memory, without a copy, as a read-only 1-D view of bytes."""
     if isinstance(flat, torch.Tensor):
         flat = flat.detach().view(-1).view(torch.uint8).numpy()
-    return memoryview(flat.reshape(-1).view(np.uint8)).toreadonly()
+    return flat.reshape(-1).view(np.uint8).data.toreadonly()
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 import msgpack
@@ -26,7 +26,7 @@ from omniwire.contracts.tokens import TokenIds
 from omniwire.serialization.buffer_writer import BufferWriter
 from omniwire.serialization.converter import codecs
 from omniwire.serialization.envelope import MAX_BODY_BYTES, WIRE_VERSION, seal, unseal
-from omniwire.serialization.extensions import Extension
+from omniwire.serialization.extensions import EXT_INT32S, EXT_INT64S, EXT_RECORD, EXT_TOKEN_IDS
 from omniwire.serialization.limits import Limits
 from omniwire.serialization.reading import READING, Reading
 from omniwire.serialization.refusal import Refused
@@ -36,6 +36,7 @@ MIN_PACKED_INTS: Final = 64
 """From this length on a sequence of integers travels packed; below, plain msgpack is as fast."""
 
 _BODY_PARTS: Final = 3
+_PACKED_INTS: Final = ((EXT_INT32S, "i"), (EXT_INT64S, "q"))
 
 
 def encode(obj: object) -> list[bytes | memoryview]:
@@ -103,7 +104,7 @@ def decode(frames: Sequence[Any], limits: Limits = Limits(), copy: bool = False)
             else is raised, whatever the bytes.
         UnsupportedVersionError: It needs a newer reader.
     """
-    header, *buffers = [_as_bytes(frame) for frame in frames] or [memoryview(b"")]
+    header, *buffers = [as_bytes(frame) for frame in frames] or [memoryview(b"")]
     if len(header) > limits.max_header_bytes:
         expected = f"expected a header of at most {limits.max_header_bytes} bytes"
         raise DecodeError(f"{expected}, got {len(header)}", "limit")
@@ -151,7 +152,7 @@ def _read(body: memoryview, buffers: list[memoryview], reading: Reading) -> Any:
     return obj
 
 
-def _as_bytes(frame: object) -> memoryview:
+def as_bytes(frame: object) -> memoryview:
     """A frame as a 1-D view of bytes."""
     try:
         view = memoryview(frame)  # type: ignore[arg-type]  # a TypeError says that it is none
@@ -182,18 +183,18 @@ class _Hook:
         if isinstance(value, np.ndarray):
             return self._buffers.array(value)
         if kind is TokenIds:
-            return ExtType(Extension.TOKEN_IDS, value.tobytes())
+            return ExtType(EXT_TOKEN_IDS, value.tobytes())
         to_wire = codecs().to_wire.get(kind)
         if to_wire is None:
             raise Refused(value, "type", "a value that a payload can hold", describe(value))
-        return [ExtType(Extension.RECORD, kind.__name__.encode()), to_wire(value)]
+        return [ExtType(EXT_RECORD, kind.__name__.encode()), to_wire(value)]
 
 
 def _sequence(values: tuple[Any, ...]) -> Any:
     """A tuple as msgpack packs it, or packed integers if it is a long tuple of those."""
     if len(values) < MIN_PACKED_INTS or set(map(type, values)) != {int}:
         return list(values)
-    for code, letter in ((Extension.INT32S, "i"), (Extension.INT64S, "q")):
+    for code, letter in _PACKED_INTS:
         try:
             return ExtType(code, struct.pack(f"<{len(values)}{letter}", *values))
         except struct.error:
@@ -224,5 +225,5 @@ def _walk(value: object, path: Path) -> Iterator[tuple[Path, object]]:
         for index, item in enumerate(value):
             yield from _walk(item, (*path, index))
     elif isinstance(value, Contract) and attrs.has(type(value)):
-        for field in attrs.fields(type(value)):
+        for field in attrs.fields(cast(Any, type(value))):
             yield from _walk(getattr(value, field.name), (*path, field.name))

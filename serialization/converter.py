@@ -22,7 +22,7 @@ from omniwire.contracts.base import Contract
 from omniwire.contracts.budget import EncoderBudget, EncoderCapability
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import DecodeError, OmniwireError
-from omniwire.contracts.frozen import FrozenMapping
+from omniwire.contracts.frozen import FrozenMapping, depth_of
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.inputs import MultimodalInput
 from omniwire.contracts.items import ItemRef, MultimodalItemMetadata, MultimodalItemPartition
@@ -42,10 +42,13 @@ from omniwire.contracts.requests import DisaggregatedParams, ProcessedRequest
 from omniwire.contracts.runtime_data import MultimodalRuntimeData
 from omniwire.contracts.tokens import TokenIds
 from omniwire.serialization.dtypes import TORCH_CODES, TORCH_DTYPES
-from omniwire.serialization.extensions import Extension
+from omniwire.serialization.extensions import EXT_DIGESTS
 from omniwire.serialization.reading import READING, FromWire, unique
 from omniwire.serialization.refusal import Refused
 from omniwire.serialization.wire_errors import error_from_wire, error_to_wire
+
+FieldHook = Callable[[Any, Any], Any]
+"""Builds a field from its unpacked value; cattrs also passes the field's type."""
 
 ToWire = Callable[[Any], Any]
 """Turns a contract into values that msgpack, with our own hook, packs."""
@@ -73,9 +76,10 @@ _RECORDS: Final[tuple[type[Contract], ...]] = (
 """The attrs classes that travel, in an order in which each comes after those it holds."""
 
 _PASSED_ON: Final = frozenset((str, int, bool, bytes))
-_INTS: Final = tuple[int, ...]
-_SEQUENCES: Final = frozenset((_INTS, tuple[str | None, ...]))
+_SEQUENCES: Final = frozenset((tuple[int, ...], tuple[str | None, ...]))
+_DIGESTS: Final = tuple[tuple[int, ...], ...]
 _DIGEST: Final = struct.Struct("<8i")
+_new_ref: Final = functools.partial(tuple.__new__, ItemRef)
 _KINDS: Final = {kind.value: kind for kind in ChunkKind}
 
 
@@ -97,7 +101,7 @@ def codecs() -> Codecs:
     }
     from_wire: dict[str, FromWire] = {
         "FrozenMapping": lambda raw: READING.get().payload(raw),
-        "TokenIds": _token_ids,
+        "TokenIds": lambda raw: _token_ids(raw, TokenIds),
         "ItemRef": _item_ref,
     }
     _register_fields(converter)
@@ -194,49 +198,53 @@ def _required(kind: Any) -> Any:
 
 
 def _register_fields(converter: Converter) -> None:
-    """Register how each kind of field is written and read; None passes through optional ones."""
+    """Register how each kind of field is written and read.
 
-    def register(
-        matches: Callable[[Any], bool], to_wire: ToWire | None, from_wire: FromWire
-    ) -> None:
-        converter.register_unstructure_hook_func(
-            lambda kind: matches(_required(kind)),
-            (lambda value: value)
-            if to_wire is None
-            else lambda value: None if value is None else to_wire(value),
-        )
-        converter.register_structure_hook_func(
-            lambda kind: matches(_required(kind)),
-            lambda raw, _: None if raw is None else from_wire(raw),
-        )
+    None passes through every hook: the contract knows which of its fields may be None.
+    """
 
-    register(lambda kind: kind in _PASSED_ON, None, lambda raw: raw)
-    register(lambda kind: kind in _SEQUENCES, None, _sequence)
-    register(lambda kind: kind == tuple[_INTS, ...], _digests, _sequence)
+    def register(matches: Callable[[Any], bool], to_wire: ToWire, from_wire: FieldHook) -> None:
+        converter.register_unstructure_hook_func(lambda kind: matches(_required(kind)), to_wire)
+        converter.register_structure_hook_func(lambda kind: matches(_required(kind)), from_wire)
+
+    register(lambda kind: kind in _PASSED_ON, _same, lambda raw, _: raw)
+    register(lambda kind: kind in _SEQUENCES, _same, _sequence)
+    register(lambda kind: kind == _DIGESTS, _digests, _sequence)
     register(lambda kind: kind == tuple[ItemRef, ...], _pack_refs, _unpack_refs)
-    register(lambda kind: kind is TokenIds, None, _token_ids)
-    register(lambda kind: kind is ChunkKind, lambda kind: kind.value, _chunk_kind)
+    register(lambda kind: kind is TokenIds, _same, _token_ids)
+    register(lambda kind: kind is ChunkKind, _kind_name, _chunk_kind)
     register(lambda kind: kind is torch.dtype, TORCH_CODES.__getitem__, _dtype)
-    register(lambda kind: kind == torch.Tensor | TensorHandle, None, lambda raw: READING.get().leaf(raw))
+    register(lambda kind: kind == torch.Tensor | TensorHandle, _same, _leaf)
+    register(lambda kind: kind == tuple[TensorHandle, ...], _same, _leaves)
     register(
-        lambda kind: kind == tuple[TensorHandle, ...],
-        None,
-        lambda raw: tuple(map(READING.get().leaf, _sequence(raw))),
-    )
-    register(
-        lambda kind: kind is FrozenMapping or get_origin(kind) is FrozenMapping,
-        None,
-        lambda raw: READING.get().payload(raw),
+        lambda kind: kind is FrozenMapping or get_origin(kind) is FrozenMapping, _same, _payload
     )
 
 
-def _sequence(raw: object) -> tuple[Any, ...]:
-    if type(raw) is not tuple:
+def _same(value: object) -> object:
+    return value
+
+
+def _payload(raw: object, _: object) -> FrozenMapping[Any]:
+    return READING.get().payload(raw)
+
+
+def _leaf(raw: object, _: object) -> object:
+    return READING.get().leaf(raw)
+
+
+def _leaves(raw: object, _: object) -> tuple[object, ...] | None:
+    values = _sequence(raw, _)
+    return None if values is None else tuple(map(READING.get().leaf, values))
+
+
+def _sequence(raw: object, _: object) -> tuple[Any, ...] | None:
+    if raw is not None and type(raw) is not tuple:
         raise DecodeError("expected an array", "type")
     return raw
 
 
-def _token_ids(raw: object) -> TokenIds:
+def _token_ids(raw: object, _: object) -> TokenIds:
     if type(raw) is not TokenIds:
         raise DecodeError("expected packed token ids", "type")
     return raw
@@ -253,27 +261,32 @@ def _pack_refs(refs: tuple[ItemRef, ...]) -> list[str | int]:
     return list(chain.from_iterable(refs))
 
 
-def _unpack_refs(raw: object) -> tuple[ItemRef, ...]:
-    parts = _sequence(raw)
-    if len(parts) % 2:
+def _unpack_refs(raw: object, _: object) -> tuple[ItemRef, ...]:
+    if type(raw) is not tuple or len(raw) % 2:
         raise DecodeError("expected a modality and an index for each item", "type")
-    ends = iter(parts)
+    ends = iter(raw)
     # Unchecked: the record that holds them checks them all.
-    return tuple([tuple.__new__(ItemRef, pair) for pair in zip(ends, ends, strict=True)])
+    return tuple(map(_new_ref, zip(ends, ends, strict=True)))
 
 
-def _digests(hashes: tuple[tuple[int, ...], ...]) -> ExtType:
-    return ExtType(Extension.DIGESTS, b"".join([_DIGEST.pack(*words) for words in hashes]))
+def _digests(hashes: tuple[tuple[int, ...], ...] | None) -> ExtType | None:
+    if hashes is None:
+        return None
+    return ExtType(EXT_DIGESTS, b"".join([_DIGEST.pack(*words) for words in hashes]))
 
 
-def _chunk_kind(raw: object) -> ChunkKind:
+def _kind_name(kind: ChunkKind) -> str:
+    return str(kind.value)
+
+
+def _chunk_kind(raw: object, _: object) -> ChunkKind:
     kind = _KINDS.get(raw) if type(raw) is str else None
     if kind is None:
         raise DecodeError(f"expected one of {', '.join(_KINDS)} as the kind", "unknown")
     return kind
 
 
-def _dtype(raw: object) -> torch.dtype:
+def _dtype(raw: object, _: object) -> torch.dtype:
     dtype = TORCH_DTYPES.get(raw) if type(raw) is int else None
     if dtype is None:
         raise DecodeError("expected the code of a torch dtype", "unknown")
@@ -302,14 +315,17 @@ def _unpack_partitions(raw: object, _: object) -> FrozenMapping[Any] | None:
     if raw is None:
         return None
     unpack = codecs().from_wire["MultimodalItemPartition"]
-    return FrozenMapping._wrap(
-        {
-            modality: FrozenMapping._wrap(
-                {field: unpack(partition) for field, partition in _mapping(fields).items()}
-            )
-            for modality, fields in _mapping(raw).items()
-        }
-    )
+    modalities: dict[str, FrozenMapping[Any]] = {}
+    for modality, fields in _mapping(raw).items():
+        partitions = {field: unpack(partition) for field, partition in _mapping(fields).items()}
+        packed = any(partition.item_lengths is not None for partition in partitions.values())
+        modalities[modality] = FrozenMapping._wrap(partitions, 1 + _partition_depth(packed=packed))
+    return FrozenMapping._wrap(modalities)
+
+
+@functools.cache
+def _partition_depth(*, packed: bool) -> int:
+    return depth_of(MultimodalItemPartition((1,) if packed else None))
 
 
 def _pack_errors(errors: FrozenMapping[OmniwireError]) -> dict[str, list[Any]]:

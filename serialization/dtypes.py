@@ -11,6 +11,23 @@ from typing import Final
 import numpy as np
 import torch
 
+_NARROW_INTEGERS: Final = (
+    ("uint1", 28),
+    ("uint2", 29),
+    ("uint3", 30),
+    ("uint4", 31),
+    ("uint5", 32),
+    ("uint6", 33),
+    ("uint7", 34),
+    ("int1", 35),
+    ("int2", 36),
+    ("int3", 37),
+    ("int4", 38),
+    ("int5", 39),
+    ("int6", 40),
+    ("int7", 41),
+)  # by name, since torch's annotations do not list them
+
 TORCH_CODES: Final[Mapping[torch.dtype, int]] = MappingProxyType(
     {
         torch.bool: 1,
@@ -40,20 +57,7 @@ TORCH_CODES: Final[Mapping[torch.dtype, int]] = MappingProxyType(
         torch.bits1x8: 25,
         torch.bits2x4: 26,
         torch.bits4x2: 27,
-        torch.uint1: 28,
-        torch.uint2: 29,
-        torch.uint3: 30,
-        torch.uint4: 31,
-        torch.uint5: 32,
-        torch.uint6: 33,
-        torch.uint7: 34,
-        torch.int1: 35,
-        torch.int2: 36,
-        torch.int3: 37,
-        torch.int4: 38,
-        torch.int5: 39,
-        torch.int6: 40,
-        torch.int7: 41,
+        **{getattr(torch, name): code for name, code in _NARROW_INTEGERS},
     }
 )
 """Every data type of a strided, unquantized tensor, with its code."""

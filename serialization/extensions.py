@@ -1,22 +1,24 @@
-"""The msgpack extension types of the wire format."""
+"""The codes of the wire format's msgpack extension types; append-only."""
 
-import enum
+from typing import Final
 
+EXT_RECORD: Final = 1
+"""The type name of the contract record that follows it in an array of two."""
 
-class Extension(enum.IntEnum):
-    """Codes of the extension types; append-only, like everything on the wire."""
+EXT_TENSOR: Final = 2
+"""A torch tensor: data type, shape, and its bytes or where they are."""
 
-    RECORD = 1
-    """The type name of the contract record that follows it in an array of two."""
-    TENSOR = 2
-    """A torch tensor: data type, shape, and its bytes or where they are."""
-    ARRAY = 3
-    """A numpy array, in the same form."""
-    TOKEN_IDS = 4
-    """`TokenIds`: little-endian int32."""
-    INT32S = 5
-    """A sequence of integers, each as little-endian int32; the same as an array of them."""
-    INT64S = 6
-    """A sequence of integers, each as little-endian int64; the same as an array of them."""
-    DIGESTS = 7
-    """A sequence of sequences of 8 integers, each as little-endian int32."""
+EXT_ARRAY: Final = 3
+"""A numpy array, in the same form."""
+
+EXT_TOKEN_IDS: Final = 4
+"""`TokenIds`: little-endian int32."""
+
+EXT_INT32S: Final = 5
+"""A sequence of integers, each as little-endian int32; the same as an array of them."""
+
+EXT_INT64S: Final = 6
+"""A sequence of integers, each as little-endian int64; the same as an array of them."""
+
+EXT_DIGESTS: Final = 7
+"""A sequence of sequences of 8 integers, each as little-endian int32."""

@@ -12,7 +12,15 @@ from omniwire.contracts.errors import ContractError, DecodeError
 from omniwire.contracts.frozen import MAX_PAYLOAD_DEPTH, FrozenMapping, depth_of
 from omniwire.contracts.tokens import TokenIds
 from omniwire.serialization.buffer_reader import BufferReader
-from omniwire.serialization.extensions import Extension
+from omniwire.serialization.extensions import (
+    EXT_ARRAY,
+    EXT_DIGESTS,
+    EXT_INT32S,
+    EXT_INT64S,
+    EXT_RECORD,
+    EXT_TENSOR,
+    EXT_TOKEN_IDS,
+)
 from omniwire.serialization.limits import Limits
 
 FromWire = Callable[[Any], Any]
@@ -51,11 +59,13 @@ class Reading:
     Args:
         frames: The frames after the header.
         limits: The reader's bounds.
+        records: How to build each type of record, by its name.
         copy: Whether tensors own their memory.
         tolerant: Whether the writer is newer and says that this reader may ignore what it
             does not know.
-        records: How to build each type of record, by its name.
     """
+
+    __slots__ = ("_records", "_room", "buffers", "tolerant")
 
     def __init__(
         self,
@@ -73,24 +83,8 @@ class Reading:
 
     def extension(self, code: int, data: bytes) -> object:
         """The value of a msgpack extension type."""
-        if code == Extension.TENSOR:
-            return self.buffers.tensor(data)
-        if code == Extension.ARRAY:
-            return self.buffers.array(data)
-        if code == Extension.TOKEN_IDS:
-            return _token_ids(data)
-        if code == Extension.DIGESTS:
-            _check_multiple(data, 32)
-            return tuple(_DIGEST.iter_unpack(data))
-        if code == Extension.INT32S:
-            _check_multiple(data, 4)
-            return struct.unpack(f"<{len(data) // 4}i", data)
-        if code == Extension.INT64S:
-            _check_multiple(data, 8)
-            return struct.unpack(f"<{len(data) // 8}q", data)
-        if code == Extension.RECORD:
-            return RecordName(data.decode())
-        return UnknownExtension(code)
+        read = _EXTENSIONS.get(code)
+        return UnknownExtension(code) if read is None else read(self.buffers, data)
 
     def payload(self, raw: object) -> FrozenMapping[Any]:
         """A payload tree: a mapping, frozen all the way down."""
@@ -174,13 +168,43 @@ def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return values
 
 
-def _token_ids(data: bytes) -> TokenIds:
+def _record_name(_: BufferReader, data: bytes) -> RecordName:
+    return RecordName(data.decode())
+
+
+def _token_ids(_: BufferReader, data: bytes) -> TokenIds:
     try:
         return TokenIds.frombytes(data)
     except ContractError as error:
         raise DecodeError("expected valid token ids", "contract") from error
 
 
+def _int32s(_: BufferReader, data: bytes) -> tuple[int, ...]:
+    _check_multiple(data, 4)
+    return struct.unpack(f"<{len(data) // 4}i", data)
+
+
+def _int64s(_: BufferReader, data: bytes) -> tuple[int, ...]:
+    _check_multiple(data, 8)
+    return struct.unpack(f"<{len(data) // 8}q", data)
+
+
+def _digests(_: BufferReader, data: bytes) -> tuple[tuple[int, ...], ...]:
+    _check_multiple(data, _DIGEST.size)
+    return tuple(_DIGEST.iter_unpack(data))
+
+
 def _check_multiple(data: bytes, size: int) -> None:
     if len(data) % size:
         raise DecodeError(f"expected a multiple of {size} bytes, got {len(data)}", "syntax")
+
+
+_EXTENSIONS: Final[dict[int, Callable[[BufferReader, bytes], object]]] = {
+    EXT_RECORD: _record_name,
+    EXT_TENSOR: BufferReader.tensor,
+    EXT_ARRAY: BufferReader.array,
+    EXT_TOKEN_IDS: _token_ids,
+    EXT_INT32S: _int32s,
+    EXT_INT64S: _int64s,
+    EXT_DIGESTS: _digests,
+}

@@ -3,8 +3,8 @@
 from omniwire.contracts.errors import Path
 
 
-class Refused(Exception):  # noqa: N818  # never leaves the package: encode turns it into EncodeError
-    """A value cannot travel; `encode` finds out where it stands and raises `EncodeError`.
+class Refused(Exception):
+    """A value cannot travel; `encode` finds its path and raises `EncodeError` in its place.
 
     Args:
         value: The value itself, by whose identity its path is found.

@@ -11,7 +11,7 @@ from typing import Final
 import msgpack
 
 from omniwire.contracts.errors import DecodeError
-from omniwire.serialization.extensions import Extension
+from omniwire.serialization.extensions import EXT_DIGESTS, EXT_INT32S, EXT_INT64S, EXT_TOKEN_IDS
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
@@ -20,10 +20,10 @@ _SCALAR_SIZES: Final = {
     0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9,
 }  # fmt: skip
 _INTEGER_BYTES: Final = {
-    Extension.INT32S: 4,
-    Extension.INT64S: 8,
-    Extension.TOKEN_IDS: 4,
-    Extension.DIGESTS: 4,
+    EXT_INT32S: 4,
+    EXT_INT64S: 8,
+    EXT_TOKEN_IDS: 4,
+    EXT_DIGESTS: 4,
 }
 
 
