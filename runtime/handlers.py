@@ -151,6 +151,12 @@ class TensorHandler:
         )
 
 
+def inherits(handler: ModalityHandler | None, method: str) -> bool:
+    """Whether a handler's method is the one of `TensorHandler`, not one of its own."""
+    bound = getattr(handler, method, None)
+    return getattr(bound, "__func__", None) is getattr(TensorHandler, method)
+
+
 class ImageHandler(TensorHandler):
     """Images, concatenated along dim 0: (1, 3, 8, 8) twice is (2, 3, 8, 8)."""
 

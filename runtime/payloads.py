@@ -16,10 +16,17 @@ from omniwire.contracts.frozen import FrozenMapping
 from omniwire.contracts.handles import TensorHandle, resolved
 from omniwire.contracts.outputs import OmniOutput
 from omniwire.runtime.accumulate import Value
-from omniwire.runtime.handlers import GENERIC_KEYS, ModalityHandler, TensorHandler, holds_tensor
+from omniwire.runtime.handlers import (
+    GENERIC_KEYS,
+    ModalityHandler,
+    TensorHandler,
+    holds_tensor,
+    inherits,
+)
 
 Scalar = int | float | bool | str
 _SCALARS = frozenset((int, float, bool, str))
+_TENSORS = frozenset((torch.Tensor, TensorHandle))
 Routed = Sequence[tuple[str, ModalityHandler]]
 """The non-text modalities of an output type, each with its handler."""
 
@@ -99,8 +106,7 @@ def _extract(
         output = _with_payload(output, payload)
     claimed: set[str] = set()
     for modality, handler in routed:
-        if type(handler).extract is TensorHandler.extract:
-            assert isinstance(handler, TensorHandler)
+        if isinstance(handler, TensorHandler) and inherits(handler, "extract"):
             keys: Sequence[str] = [key for key in payload if key in handler.keys]
             if not keys:
                 continue
@@ -258,7 +264,7 @@ def split_payload(payload: object) -> tuple[str, Value | None, dict[str, Scalar]
     Raises:
         AccumulationError: There are two chunks, or something that is neither.
     """
-    if isinstance(payload, torch.Tensor):
+    if type(payload) is torch.Tensor:
         return "", payload, {}
     if not isinstance(payload, Mapping):
         return "", as_chunk(payload, ""), {}
@@ -283,16 +289,15 @@ def as_chunk(value: object, key: str) -> Value:
     Raises:
         AccumulationError: The value is something else.
     """
-    if isinstance(value, torch.Tensor | TensorHandle):
-        return resolved(value)
+    if type(value) in _TENSORS:
+        return resolved(value)  # type: ignore[arg-type]  # one of the two
     if isinstance(value, tuple | list):
         for index, part in enumerate(value):
-            if not isinstance(part, torch.Tensor | TensorHandle):
-                raise _refusal("a tensor", describe(part), key=f"{key}[{index}]")
+            if type(part) not in _TENSORS:
+                raise _refusal("a plain tensor", describe(part), key=f"{key}[{index}]")
         return tuple(map(resolved, value))
-    raise _refusal(
-        "a tensor, a tuple of tensors or a mapping with one of those", describe(value), key=key
-    )
+    expected = "a plain tensor, a tuple of those or a mapping with one of them"
+    raise _refusal(expected, describe(value), key=key)
 
 
 def scalar_of(value: object, key: str) -> Scalar:

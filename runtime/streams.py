@@ -11,7 +11,7 @@ from omniwire.contracts.outputs import OutputKind
 from omniwire.contracts.tensors import tensor_problem
 from omniwire.contracts.tokens import TokenIds
 from omniwire.runtime.accumulate import Accumulator, Rule, Value, make_accumulator, parts_of
-from omniwire.runtime.handlers import ModalityHandler, TensorHandler
+from omniwire.runtime.handlers import ModalityHandler, inherits
 
 NO_TOKEN_IDS: Final = TokenIds()
 
@@ -26,7 +26,17 @@ class TensorStream:
         handler: The modality's handler; None for a declared key, which has a rule.
     """
 
-    __slots__ = ("_accumulator", "_emitted", "_foreign", "_handler", "_rule", "modality", "name")
+    __slots__ = (
+        "_accumulator",
+        "_emitted",
+        "_foreign",
+        "_handler",
+        "_makes_tensors",
+        "_rule",
+        "_takes_tuples",
+        "modality",
+        "name",
+    )
 
     def __init__(
         self, modality: str, name: str, rule: Rule | None, handler: ModalityHandler | None
@@ -35,6 +45,8 @@ class TensorStream:
         self.name = name
         self._rule = rule
         self._handler = handler
+        self._takes_tuples = inherits(handler, "accumulate")
+        self._makes_tensors = inherits(handler, "consolidate")
         self._accumulator: Accumulator | None = None
         self._foreign: Any = None  # what a handler makes that does not use an `Accumulator`
         self._emitted = False
@@ -51,16 +63,13 @@ class TensorStream:
         current = held
         if restart:
             current = self._accumulator.restart() if self._accumulator is not None else None
-        handler = self._handler
         if self._rule is not None:
             current = make_accumulator(self._rule) if current is None else current
             current.add(chunk, whole=whole)
-        elif isinstance(handler, TensorHandler):
-            current = handler.accumulate(current, chunk)
         else:
-            assert handler is not None
-            for part in parts_of(chunk):
-                current = handler.accumulate(current, part)
+            assert self._handler is not None
+            for part in (chunk,) if self._takes_tuples else parts_of(chunk):
+                current = self._handler.accumulate(current, part)
         if current is not held:
             known = isinstance(current, Accumulator)
             self._accumulator, self._foreign = (current, None) if known else (None, current)
@@ -89,7 +98,7 @@ class TensorStream:
         else:
             assert handler is not None
             value = handler.consolidate(self._foreign if accumulator is None else accumulator)
-            if not isinstance(handler, TensorHandler):
+            if not self._makes_tensors:
                 value = _check_consolidated(handler, value)
         if handler is not None and not handler.validate(value):
             expected = f"a value that {type(handler).__name__}.validate accepts"
