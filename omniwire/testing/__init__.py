@@ -1,0 +1,35 @@
+"""The contract-testing kit: strategies for Hypothesis and assertions; extra `testing`.
+
+`omniwire.testing.strategies` draws every contract, valid and invalid; with the package installed,
+Hypothesis also knows them by type: `from_type(MultimodalItemMetadata)`. The assertions check
+values, processors and handlers. Nothing here imports torch before it is used.
+
+>>> from omniwire.contracts import ItemRef
+>>> from omniwire.testing import assert_equal
+>>> assert_equal((ItemRef("image", 0), 1.5), (ItemRef("image", 0), 1.5))
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omniwire.testing.comparison import assert_equal as assert_equal
+    from omniwire.testing.handlers import assert_handler_conforms as assert_handler_conforms
+    from omniwire.testing.processors import assert_processor_conforms as assert_processor_conforms
+
+__all__ = ["assert_equal", "assert_handler_conforms", "assert_processor_conforms"]
+
+_MODULES = {
+    "assert_equal": "comparison",
+    "assert_handler_conforms": "handlers",
+    "assert_processor_conforms": "processors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        import importlib  # noqa: PLC0415  # only needed once per name
+
+        module = importlib.import_module(f"omniwire.testing.{_MODULES[name]}")
+        value = globals()[name] = getattr(module, name)
+        return value
+    raise AttributeError(f"module 'omniwire.testing' has no attribute {name!r}")
