@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 # A folder is newer than the last installation when a file in it came or went.
-FOLDERS := $(shell find $(PACKAGES) -type d ! -name __pycache__)
+FOLDERS := $(shell find $(PACKAGES) \( -name __pycache__ -o -name '.*' \) -prune -o -type d -print)
 INSTALLED := $(VENV)/.installed
 # Where the editable installation links the checkout as the package it is published as.
 LINKED := build/linked
@@ -53,8 +53,7 @@ pyright: $(INSTALLED)
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 
 imports: $(INSTALLED)
-	cd $(LINKED) && ../../$(VENV)/bin/lint-imports ../../pyproject.toml \
-		--cache-dir ../../.import_linter_cache
+	cd $(LINKED) && ../../$(VENV)/bin/lint-imports ../../pyproject.toml --no-cache
 
 test-wheel: export OMP_NUM_THREADS := 2
 test-wheel: wheel $(WHEEL_READY)
@@ -74,7 +73,7 @@ bench: $(INSTALLED)
 
 clean:
 	rm -rf $(VENV) $(WHEEL_VENV) build dist omniwire.egg-info
-	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Strict mode, since type checkers cannot follow setuptools' default one.
 $(INSTALLED): pyproject.toml constraints.txt $(FOLDERS)

@@ -50,11 +50,12 @@ def run_python(*arguments: str, cwd: Path, safe_path: bool = True) -> str:
 
 
 def files_below(folder: Path) -> set[str]:
-    """Every file below a folder of the checkout, apart from compiled ones, relative to it."""
+    """Every file below a folder of the checkout, caches apart, relative to the folder."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        str(path)
+        for path in paths
+        if not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
     }
 
 
