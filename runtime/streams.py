@@ -7,11 +7,11 @@ import torch
 
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import AccumulationError
-from omniwire.contracts.outputs import OutputKind
+from omniwire.contracts.outputs import Concat, OutputKind
 from omniwire.contracts.tensors import tensor_problem
 from omniwire.contracts.tokens import TokenIds
 from omniwire.runtime.accumulate import Accumulator, Rule, Value, make_accumulator, parts_of
-from omniwire.runtime.handlers import ModalityHandler, inherits
+from omniwire.runtime.handlers import ModalityHandler, TensorHandler, inherits
 
 NO_TOKEN_IDS: Final = TokenIds()
 
@@ -28,12 +28,11 @@ class TensorStream:
 
     __slots__ = (
         "_accumulator",
+        "_consolidates",
         "_emitted",
         "_foreign",
         "_handler",
-        "_makes_tensors",
         "_rule",
-        "_takes_tuples",
         "modality",
         "name",
     )
@@ -43,10 +42,12 @@ class TensorStream:
     ) -> None:
         self.modality = modality
         self.name = name
-        self._rule = rule
         self._handler = handler
-        self._takes_tuples = inherits(handler, "accumulate")
-        self._makes_tensors = inherits(handler, "consolidate")
+        # A method that a handler has from `TensorHandler` is not called, only what it stands for.
+        self._consolidates = rule is None and not inherits(handler, "consolidate")
+        if rule is None and isinstance(handler, TensorHandler) and inherits(handler, "accumulate"):
+            rule = Concat(handler.dim)
+        self._rule = rule
         self._accumulator: Accumulator | None = None
         self._foreign: Any = None  # what a handler makes that does not use an `Accumulator`
         self._emitted = False
@@ -59,20 +60,25 @@ class TensorStream:
             whole: Whether a single tensor has the form of the value, not of one chunk.
             restart: Whether the chunk replaces what was added before.
         """
-        held: Any = self._foreign if self._accumulator is None else self._accumulator
-        current = held
-        if restart:
-            current = self._accumulator.restart() if self._accumulator is not None else None
+        accumulator = self._accumulator
+        if restart and accumulator is not None:
+            accumulator = accumulator.restart()
         if self._rule is not None:
-            current = make_accumulator(self._rule) if current is None else current
-            current.add(chunk, whole=whole)
+            if accumulator is None:
+                accumulator = make_accumulator(self._rule)
+            accumulator.add(chunk, whole=whole)
+            self._accumulator = accumulator
         else:
-            assert self._handler is not None
-            for part in (chunk,) if self._takes_tuples else parts_of(chunk):
-                current = self._handler.accumulate(current, part)
-        if current is not held:
-            known = isinstance(current, Accumulator)
-            self._accumulator, self._foreign = (current, None) if known else (None, current)
+            foreign = None if restart else self._foreign
+            self._hand_over(chunk, foreign if accumulator is None else accumulator)
+
+    def _hand_over(self, chunk: Value, existing: Any) -> None:
+        """Let the handler accumulate, one tensor at a time."""
+        assert self._handler is not None
+        for part in parts_of(chunk):
+            existing = self._handler.accumulate(existing, part)
+        known = isinstance(existing, Accumulator)
+        self._accumulator, self._foreign = (existing, None) if known else (None, existing)
 
     def beyond(self, whole: Value) -> Value:
         """The part of a whole value that lies beyond what was emitted: views of it, or `()`.
@@ -91,19 +97,18 @@ class TensorStream:
     def value(self) -> Value:
         """All that the stream holds, as the handler allows it to be emitted."""
         handler, accumulator = self._handler, self._accumulator
-        value: Any
-        if self._rule is not None:
-            assert accumulator is not None
-            value = accumulator.value()
-        else:
+        value: Value
+        if self._rule is None or self._consolidates:
             assert handler is not None
             value = handler.consolidate(self._foreign if accumulator is None else accumulator)
-            if not self._makes_tensors:
-                value = _check_consolidated(handler, value)
+            _check_consolidated(handler, value)
+        else:
+            assert accumulator is not None
+            value = accumulator.value()
         if handler is not None and not handler.validate(value):
             expected = f"a value that {type(handler).__name__}.validate accepts"
             raise AccumulationError(f"expected {expected}, got {_describe_value(value)}", "")
-        return value  # type: ignore[no-any-return]  # checked above
+        return value
 
     def drop(self) -> None:
         """Forget what was emitted; only its extent is kept."""
@@ -131,13 +136,11 @@ class TensorStream:
         return sum(tensor.nbytes for tensor in _held_tensors(self._foreign))
 
 
-def _check_consolidated(handler: ModalityHandler, value: object) -> Value:
-    parts = value if isinstance(value, tuple | list) else (value,)
-    for part in parts:
+def _check_consolidated(handler: ModalityHandler, value: object) -> None:
+    for part in value if isinstance(value, tuple) else (value,):
         if not isinstance(part, torch.Tensor) or tensor_problem((), part) is not None:
             expected = f"a tensor or a tuple of tensors from {type(handler).__name__}.consolidate"
             raise AccumulationError(f"expected {expected}, got {describe(value)}", "")
-    return value if isinstance(value, torch.Tensor) else tuple(parts)
 
 
 def _describe_value(value: Value) -> str:

@@ -1,0 +1,156 @@
+"""Accumulation of 2,000 audio chunks: goals, a list + `torch.cat`, and repeated `torch.cat`.
+
+Run it with `OMP_NUM_THREADS=1 python benchmarks/accumulation.py`. What is compared takes turns
+in one run; a ratio means more than the times it is made of.
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from omniwire.contracts import OmniOutput, OutputChunk, OutputKind, RequestOutput
+from omniwire.runtime import MultimodalOutputProcessor, OmniRequestState, default_registry
+
+NUM_CHUNKS = 2000
+SHAPE = (1, 1920)  # 80 ms of audio at 24 kHz
+ROUNDS = 15
+LENGTHS = (500, 1000, 2000, 4000)
+
+REGISTRY = default_registry()
+AUDIO = [torch.rand(SHAPE) for _ in range(max(LENGTHS))]
+CHUNKS = [
+    OutputChunk("r", step, "audio", (), OmniOutput(None, {"audio": tensor, "sample_rate": 24000}))
+    for step, tensor in enumerate(AUDIO)
+]
+BARE_CHUNKS = [
+    OutputChunk("r", step, "audio", (), OmniOutput(None, {"audio": tensor}))
+    for step, tensor in enumerate(AUDIO)
+]
+
+
+def one_cat(count: int) -> torch.Tensor:
+    """The floor: all chunks are there, and one call joins them."""
+    return torch.cat(AUDIO[:count], -1)
+
+
+def list_and_cat(count: int) -> torch.Tensor:
+    """What a user writes: append to a list, join at the end. Nothing is checked or copied out."""
+    held = []
+    for tensor in AUDIO[:count]:
+        held.append(tensor)  # noqa: PERF402  # it stands for one step of an engine
+    return torch.cat(held, -1)
+
+
+def list_of_copies(count: int) -> torch.Tensor:
+    """The same with a copy of each chunk, so that the producer may use its memory again."""
+    held = []
+    for tensor in AUDIO[:count]:
+        held.append(tensor.clone())  # noqa: PERF401  # it stands for one step of an engine
+    return torch.cat(held, -1)
+
+
+def repeated_cat(count: int) -> torch.Tensor:
+    """What streams quadratically: join at every step."""
+    joined = AUDIO[0]
+    for tensor in AUDIO[1:count]:
+        joined = torch.cat((joined, tensor), -1)
+    return joined
+
+
+def state_alone(count: int) -> torch.Tensor:
+    """`add_output` and `consolidate`."""
+    state = OmniRequestState("r", "audio", registry=REGISTRY)
+    for tensor in AUDIO[:count]:
+        state.add_output("audio", tensor)
+    value = state.consolidate()["audio"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def through_processor(
+    kind: OutputKind, chunks: list[OutputChunk], count: int
+) -> list[RequestOutput]:
+    """`process_outputs`, one chunk a call as in an engine step, and the terminal chunk."""
+    processor = MultimodalOutputProcessor(REGISTRY)
+    processor.add_request("r", "audio", output_kind=kind)
+    outputs = []
+    for chunk in chunks[:count]:
+        outputs += processor.process_outputs([chunk])
+    outputs += processor.process_outputs([OutputChunk("r", count, "audio", finish_reason="stop")])
+    assert processor.num_requests == processor.retained_bytes == 0
+    return outputs
+
+
+def milliseconds(works: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
+    """Best of each, taking turns."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            start = time.perf_counter()
+            result = work()
+            taken[name].append((time.perf_counter() - start) * 1e3)
+            del result
+    return {name: min(times) for name, times in taken.items()}
+
+
+def show(what: str, figure: str, goal: str = "") -> None:
+    """One line of the table."""
+    print(f"{what:<56} {figure:>34}   {goal}".rstrip())
+
+
+def accumulate_and_consolidate() -> None:
+    """Everything at the end, without steps and requests."""
+    works: dict[str, Callable[[], object]] = {
+        work.__name__: (lambda work=work: work(NUM_CHUNKS))  # type: ignore[misc]  # binds the loop's value
+        for work in (one_cat, list_and_cat, list_of_copies, state_alone)
+    }
+    times = milliseconds(works)
+    times["repeated_cat"] = milliseconds({"it": lambda: repeated_cat(NUM_CHUNKS)}, 1)["it"]
+    floor = times["one_cat"]
+    show(f"one torch.cat of {NUM_CHUNKS} chunks", f"{floor:8.2f} ms")
+    for name, label, goal in (
+        ("list_and_cat", "list + torch.cat", ""),
+        ("list_of_copies", "list of copies + torch.cat", ""),
+        ("repeated_cat", "repeated torch.cat", ""),
+        ("state_alone", "add_output + consolidate", "goal 3x one torch.cat"),
+    ):
+        show(label, f"{times[name]:8.2f} ms {times[name] / floor:8.1f}x", goal)
+
+
+def steps() -> None:
+    """Chunk by chunk through the processor, in every output kind and at every length."""
+    by_kind: dict[OutputKind, dict[int, float]] = {}
+    for kind in OutputKind:
+        works: dict[str, Callable[[], object]] = {
+            str(count): (lambda count=count, kind=kind: through_processor(kind, BARE_CHUNKS, count))  # type: ignore[misc]  # binds the loop's values
+            for count in LENGTHS
+        }
+        works["scalar"] = lambda kind=kind: through_processor(kind, CHUNKS, NUM_CHUNKS)  # type: ignore[misc]  # as above
+        times = milliseconds(works, 7)
+        by_kind[kind] = {count: times[str(count)] / count * 1e3 for count in LENGTHS}
+        a_chunk = " ".join(f"{by_kind[kind][count]:7.1f}" for count in LENGTHS)
+        goal = "" if kind is OutputKind.CUMULATIVE else "goal 10 us, flat"
+        show(f"process_outputs, {kind.name}, us a chunk", a_chunk, goal)
+        with_rate = times["scalar"] / NUM_CHUNKS * 1e3
+        show("  with a flat sample_rate in every chunk", f"{with_rate:7.1f}")
+    ratio = by_kind[OutputKind.CUMULATIVE][NUM_CHUNKS] / by_kind[OutputKind.DELTA][NUM_CHUNKS]
+    show("CUMULATIVE : DELTA", f"{ratio:7.2f}x", "goal 3x")
+    quadratic = milliseconds({"it": lambda: repeated_cat(NUM_CHUNKS)}, 1)["it"]
+    mine = by_kind[OutputKind.CUMULATIVE][NUM_CHUNKS] * NUM_CHUNKS / 1e3
+    show("CUMULATIVE : repeated torch.cat", f"{mine / quadratic:7.3f}x")
+
+
+def main() -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print(
+        f"{NUM_CHUNKS} chunks of f32{list(SHAPE)}; steps at {', '.join(map(str, LENGTHS))} chunks\n"
+    )
+    accumulate_and_consolidate()
+    print()
+    steps()
+
+
+if __name__ == "__main__":
+    main()
