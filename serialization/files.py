@@ -31,7 +31,7 @@ def save(obj: object, path: str | os.PathLike[str]) -> None:
     """
     frames = encode(obj)
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    partial = target.parent / f".{secrets.token_hex(16)}.partial"
     try:
         with partial.open("xb") as file:
             for part in blob_parts(frames):
@@ -40,7 +40,7 @@ def save(obj: object, path: str | os.PathLike[str]) -> None:
             os.fsync(file.fileno())
         partial.replace(target)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             partial.unlink()
         raise
     _sync_folder(target.parent)
