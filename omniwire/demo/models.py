@@ -61,12 +61,12 @@ class DemoModel(ow.MultimodalEncoderMixin):
     def _encode_images(self, params: list[ow.MultimodalParams]) -> torch.Tensor:
         pixel_values = [payload_tensor(p, "image", "pixel_values") for p in params]
         grids = [payload_tensor(p, "image", "image_grid_thw") for p in params]
-        encoded = self._vision(torch.cat(pixel_values), grid_thw=torch.cat(grids))
+        encoded = self._vision(_joined(pixel_values), grid_thw=_joined(grids))
         return cast(torch.Tensor, encoded.pooler_output)
 
     def _encode_audio(self, params: list[ow.MultimodalParams]) -> torch.Tensor:
         features = [payload_tensor(p, "audio", "input_features") for p in params]
-        encoded = self._audio(torch.cat(features))
+        encoded = self._audio(_joined(features))
         return cast(torch.Tensor, encoded.last_hidden_state).flatten(0, 1)
 
 
@@ -123,6 +123,11 @@ class DemoLanguageModel(torch.nn.Module):
     def image(self, state: torch.Tensor) -> torch.Tensor:
         """Generate an image, float32[1, 3, IMAGE_SIDE, IMAGE_SIDE] in 0 to 1."""
         return torch.sigmoid(self._image_head(state[0])).view(1, 3, IMAGE_SIDE, IMAGE_SIDE)
+
+
+def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """All rows in one tensor: what a single request brings is not copied."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def payload_tensor(params: ow.MultimodalParams, modality: str, field: str) -> torch.Tensor:

@@ -23,10 +23,11 @@ COMMAND = [sys.executable, "-m", "omniwire", "demo"]
 
 def start(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
     """Start the command with a temporary folder of its own, in a process group of its own."""
+    inherited = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     return subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder), **environment},
+        env={**inherited, "COLUMNS": "80", "TMPDIR": str(folder), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,6 +9,7 @@ import omniwire as ow
 from omniwire.demo import prompt as layout
 from omniwire.demo.media import Photograph, Sound
 from omniwire.demo.preprocess import DemoProcessor, build_request, num_clips, preprocess
+from omniwire.testing import assert_processor_conforms
 
 
 def photograph(width: int, height: int) -> Photograph:
@@ -95,6 +96,13 @@ def test_a_large_photograph_is_limited_to_what_the_budget_admits() -> None:
     grid = data["image"]["image_grid_thw"]  # type: ignore[index]
     assert isinstance(grid, torch.Tensor)
     assert all(0 < patches <= 4 * 384 for patches in grid.prod(dim=1).tolist())
+
+
+def test_the_processor_conforms() -> None:
+    mixed, order = preprocess([photograph(112, 84), photograph(56, 56)], [sound(5.0)])
+    images, _ = preprocess([photograph(56, 56)], [])
+    sounds, _ = preprocess([], [sound(1.0)])
+    assert_processor_conforms(DemoProcessor(), [([1], mixed, order), ([1], images), ([1], sounds)])
 
 
 def test_dummy_data_are_the_largest_items_with_exact_rows() -> None:
