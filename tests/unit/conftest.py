@@ -64,53 +64,74 @@ def _params() -> c.MultimodalParams:
     )
 
 
-def _handle() -> c.TensorHandle:
+def _local_handle() -> c.TensorHandle:
     return c.TensorHandle("local", torch.float32, (3, 2), torch.arange(6.0).view(3, 2))
 
 
-def _output() -> c.OmniOutput:
-    return c.OmniOutput(
-        torch.zeros(1, 8), {"audio": torch.zeros(1, 480), "rate": 24000}, {"codes": [_handle()]}
-    )
+def _arena_handle() -> c.TensorHandle:
+    return c.TensorHandle("arena", torch.float32, (3, 2), b"slot")
 
 
-ONE_OF_EACH: dict[str, Callable[[], object]] = {
-    "FrozenMapping": lambda: c.FrozenMapping({"a": {"b": [1, torch.ones(2)]}, "c": None}),
-    "ItemRef": lambda: c.ItemRef("image", 3),
-    "MultimodalItemPartition": lambda: c.MultimodalItemPartition([2, 0, 1], 1),
-    "MultimodalItemMetadata": _item_metadata,
-    "MultimodalInput": _multimodal_input,
-    "MultimodalRuntimeData": lambda: c.MultimodalRuntimeData(4, 9, 2, 3, 12),
-    "MultimodalParams": _params,
-    "TensorHandle": _handle,
-    "TokenIds": lambda: c.TokenIds([5, 0, 2**31 - 1]),
-    "ProcessedRequest": lambda: c.ProcessedRequest("r1", range(16), _params()),
-    "DisaggregatedParams": lambda: c.DisaggregatedParams([_handle()], [[0] * 8], "decode", b"x"),
-    "OmniOutput": _output,
-    "OutputChunk": lambda: c.OutputChunk(
-        "r1", 2, "text+audio", [7], _output(), c.ChunkKind.FINAL, "stop"
-    ),
-    "Concat": lambda: c.Concat(-1),
-    "Stack": lambda: c.Stack(1),
-    "Replace": c.Replace,
-    "Append": c.Append,
-    "OutputSpec": lambda: c.OutputSpec({"codes.audio": c.Concat(0), "image": c.Append()}),
-    "RequestOutput": lambda: c.RequestOutput(
-        "r1",
-        [7, 8],
-        {"audio": torch.zeros(1, 9), "image": (torch.ones(2), torch.zeros(3))},
-        {"audio": {"sample_rate": 24000}},
-        {"codes.audio": torch.zeros(2, dtype=torch.int64)},
-        finished=True,
-        finish_reason="stop",
-        errors={"image": c.AccumulationError("no frames", "r1", "image")},
-    ),
-    "EncoderCapability": lambda: c.EncoderCapability(False, True, 64),
-    "EncoderBudget": lambda: c.EncoderBudget(100, 4096, 64),
-}
+def _one_of_each(handle: Callable[[], c.TensorHandle]) -> dict[str, Callable[[], object]]:
+    """What builds a contract of each type, by the type's name, with every field set."""
+
+    def output() -> c.OmniOutput:
+        outputs = {"audio": torch.zeros(1, 480), "rate": 24000}
+        return c.OmniOutput(torch.zeros(1, 8), outputs, {"codes": [handle()]})
+
+    return {
+        "FrozenMapping": lambda: c.FrozenMapping({"a": {"b": [1, torch.ones(2)]}, "c": None}),
+        "ItemRef": lambda: c.ItemRef("image", 3),
+        "MultimodalItemPartition": lambda: c.MultimodalItemPartition([2, 0, 1], 1),
+        "MultimodalItemMetadata": _item_metadata,
+        "MultimodalInput": _multimodal_input,
+        "MultimodalRuntimeData": lambda: c.MultimodalRuntimeData(4, 9, 2, 3, 12),
+        "MultimodalParams": _params,
+        "TensorHandle": handle,
+        "TokenIds": lambda: c.TokenIds([5, 0, 2**31 - 1]),
+        "ProcessedRequest": lambda: c.ProcessedRequest("r1", range(16), _params()),
+        "DisaggregatedParams": lambda: c.DisaggregatedParams([handle()], [[0] * 8], "decode", b"x"),
+        "OmniOutput": output,
+        "OutputChunk": lambda: c.OutputChunk(
+            "r1", 2, "text+audio", [7], output(), c.ChunkKind.FINAL, "stop"
+        ),
+        "Concat": lambda: c.Concat(-1),
+        "Stack": lambda: c.Stack(1),
+        "Replace": c.Replace,
+        "Append": c.Append,
+        "OutputSpec": lambda: c.OutputSpec({"codes.audio": c.Concat(0), "image": c.Append()}),
+        "RequestOutput": lambda: c.RequestOutput(
+            "r1",
+            [7, 8],
+            {"audio": torch.zeros(1, 9), "image": (torch.ones(2), torch.zeros(3))},
+            {"audio": {"sample_rate": 24000}},
+            {"codes.audio": torch.zeros(2, dtype=torch.int64)},
+            finished=True,
+            finish_reason="stop",
+            errors={"image": c.AccumulationError("no frames", "r1", "image")},
+        ),
+        "EncoderCapability": lambda: c.EncoderCapability(False, True, 64),
+        "EncoderBudget": lambda: c.EncoderBudget(100, 4096, 64),
+    }
+
+
+ONE_OF_EACH = _one_of_each(_local_handle)
+ONE_OF_EACH_TO_SEND = _one_of_each(_arena_handle)
+
+
+@pytest.fixture
+def examples() -> dict[str, Callable[[], object]]:
+    """What builds a contract of each type, by the type's name."""
+    return ONE_OF_EACH
 
 
 @pytest.fixture(params=ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys())
 def build(request: pytest.FixtureRequest) -> Callable[[], object]:
     """Build a contract of some type, with every field set; each call builds an equal one anew."""
+    return request.param
+
+
+@pytest.fixture(params=ONE_OF_EACH_TO_SEND.values(), ids=ONE_OF_EACH_TO_SEND.keys())
+def build_to_send(request: pytest.FixtureRequest) -> Callable[[], object]:
+    """Like `build`, but every handle is one that another process can attach."""
     return request.param
