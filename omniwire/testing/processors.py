@@ -12,8 +12,7 @@ from omniwire.contracts import (
     content_hash,
 )
 from omniwire.contracts.describe import describe
-from omniwire.runtime import prepare_request, select
-from omniwire.runtime.processor import ItemMetadataSource
+from omniwire.runtime import ItemMetadataSource, MultimodalProcessor, prepare_request, select
 from omniwire.testing.comparison import assert_equal
 
 Example = Mapping[str, Any] | Sequence[Any]
@@ -62,13 +61,19 @@ lengths, got 6 - at $.multimodal_params.multimodal_data.audio.frames
     """
     number = -1
     for number, example in enumerate(examples):
-        given = example if isinstance(example, Mapping) else dict(zip(_ARGUMENTS, example))  # noqa: B905  # the order is optional
         try:
-            _check_example(processor, given)
+            _check_example(processor, _by_name(example))
         except (ContractError, AssertionError) as error:
             raise AssertionError(f"example {number}: {error}") from error
     if number < 0:
         raise AssertionError("expected at least one example, got none")
+
+
+def _by_name(example: Example) -> Mapping[str, Any]:
+    if isinstance(example, Mapping):
+        return example
+    given: dict[str, Any] = dict(zip(_ARGUMENTS, example, strict=False))  # the order may be missing
+    return given
 
 
 def _check_example(processor: ItemMetadataSource, given: Mapping[str, Any]) -> None:
@@ -81,7 +86,7 @@ def _check_example(processor: ItemMetadataSource, given: Mapping[str, Any]) -> N
     counts = _counts(record)
     if record.input_partitions is not None and record.input_partitions.keys() == counts.keys():
         _check_selection(request, params, record)
-    if counts and hasattr(processor, "get_dummy_mm_data"):
+    if counts and isinstance(processor, MultimodalProcessor):
         _check_dummy_data(processor.get_dummy_mm_data(counts), counts)
 
 

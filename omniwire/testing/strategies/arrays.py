@@ -99,7 +99,8 @@ def arrays(
     """
     dtype = draw(st.sampled_from(_NUMPY_DTYPES) if dtypes is None else dtypes)
     shape = draw(_SHAPES if shapes is None else shapes)
-    return draw(st.sampled_from(_ARRAY_LAYOUTS))(draw, dtype, shape)
+    array: np.ndarray = draw(st.sampled_from(_ARRAY_LAYOUTS))(draw, dtype, shape)
+    return array
 
 
 _SHAPES: Final = shapes()

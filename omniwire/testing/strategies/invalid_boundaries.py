@@ -163,7 +163,7 @@ def _embeddings(
     return put_in
 
 
-def _per_item(*rows: int) -> SearchStrategy[object]:
+def _per_item(*rows: int) -> SearchStrategy[tuple[torch.Tensor, ...]]:
     return st.tuples(*[_zeros((count, 3)) for count in rows])
 
 

@@ -1,5 +1,7 @@
 """What comes back from the executor."""
 
+import functools
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -34,9 +36,8 @@ from omniwire.contracts import (
     UnsupportedVersionError,
 )
 from omniwire.contracts.errors import DECODE_CODES, PROBLEM_CODES
-from omniwire.testing.strategies.arrays import tensors
 from omniwire.testing.strategies.items import modalities
-from omniwire.testing.strategies.payloads import scalars, tensor_handles
+from omniwire.testing.strategies.payloads import scalars, tensors_or_handles
 from omniwire.testing.strategies.tokens import token_ids
 
 Rule = Concat | Stack | Replace | Append
@@ -47,36 +48,47 @@ _NAMES: Final = st.text(min_size=1, max_size=8)
 _KEYS: Final = (
     st.sampled_from(["audio", "image", "codes", "sample_rate", "fps", "model_outputs"]) | _TEXTS
 )
-_TENSORS: Final[SearchStrategy[torch.Tensor | TensorHandle]] = tensors() | tensor_handles()
-_OPTIONAL_TENSORS: Final = st.none() | _TENSORS
-_TENSORS_OR_TUPLES: Final = _TENSORS | st.lists(_TENSORS, max_size=2).map(tuple)
+_NEW_TOKEN_IDS: Final = token_ids(max_size=4)
+_STEPS: Final = st.integers(0, 5) | st.integers(0, 2**63 - 1)
+_OUTPUT_TYPES: Final = st.lists(modalities(), min_size=1, max_size=3).map("+".join)
+_KINDS: Final = st.sampled_from(ChunkKind)
 _FINISH_REASONS: Final = st.sampled_from([None, "stop", "length"]) | _NAMES
-_RESULTS: Final = st.dictionaries(_KEYS, _TENSORS_OR_TUPLES, max_size=2)
 _METADATA: Final = st.dictionaries(_KEYS, st.dictionaries(_KEYS, scalars(), max_size=2), max_size=2)
 
 
 @st.composite
-def omni_outputs(draw: DrawFn) -> OmniOutput:
-    """Model outputs: tensors, scalars, strings and chunks, flat and nested."""
-    return OmniOutput(draw(_OPTIONAL_TENSORS), draw(_OUTPUT_TREES), draw(_OUTPUT_TREES))
+def omni_outputs(draw: DrawFn, *, handle_kinds: Sequence[str] = ()) -> OmniOutput:
+    """Model outputs: tensors, scalars, strings and chunks, flat and nested.
+
+    Args:
+        draw: Supplied by Hypothesis.
+        handle_kinds: Kinds of handles in the place of some tensors; by default none.
+    """
+    kinds = tuple(handle_kinds)
+    trees = _output_trees(kinds)
+    return OmniOutput(draw(_optional_tensors(kinds)), draw(trees), draw(trees))
 
 
-def output_chunks() -> SearchStrategy[OutputChunk]:
+@st.composite
+def output_chunks(draw: DrawFn, *, handle_kinds: Sequence[str] = ()) -> OutputChunk:
     """Single chunks of any kind; they do not follow one another.
+
+    Args:
+        draw: Supplied by Hypothesis.
+        handle_kinds: Kinds of handles in the place of some tensors; by default none.
 
     >>> from hypothesis import find
     >>> find(output_chunks(), lambda chunk: chunk.finish_reason == "stop").step
     0
     """
-    return st.builds(
-        OutputChunk,
-        _NAMES,
-        st.integers(0, 5) | st.integers(0, 2**63 - 1),
-        st.lists(modalities(), min_size=1, max_size=3).map("+".join),
-        token_ids(max_size=4),
-        st.none() | omni_outputs(),
-        st.sampled_from(ChunkKind),
-        _FINISH_REASONS,
+    return OutputChunk(
+        draw(_NAMES),
+        draw(_STEPS),
+        draw(_OUTPUT_TYPES),
+        draw(_NEW_TOKEN_IDS),
+        draw(st.none() | omni_outputs(handle_kinds=handle_kinds)),
+        draw(_KINDS),
+        draw(_FINISH_REASONS),
     )
 
 
@@ -103,14 +115,20 @@ def output_specs() -> SearchStrategy[OutputSpec]:
 
 
 @st.composite
-def request_outputs(draw: DrawFn) -> RequestOutput:
-    """What a client gets, with any combination of results and errors."""
+def request_outputs(draw: DrawFn, *, handle_kinds: Sequence[str] = ()) -> RequestOutput:
+    """What a client gets, with any combination of results and errors.
+
+    Args:
+        draw: Supplied by Hypothesis.
+        handle_kinds: Kinds of handles in the place of some tensors; by default none.
+    """
+    results = _results(tuple(handle_kinds))
     return RequestOutput(
         draw(_NAMES),
-        draw(token_ids(max_size=4)),
-        draw(_RESULTS),
+        draw(_NEW_TOKEN_IDS),
+        draw(results),
         draw(_METADATA),
-        draw(_RESULTS),
+        draw(results),
         draw(st.booleans()),
         draw(_FINISH_REASONS),
         draw(_ERRORS),
@@ -130,12 +148,34 @@ def problems() -> SearchStrategy[Problem]:
     return st.builds(Problem, path, st.sampled_from(list(PROBLEM_CODES)), _TEXTS, _TEXTS)
 
 
+@functools.cache
+def _optional_tensors(
+    handle_kinds: tuple[str, ...],
+) -> SearchStrategy[torch.Tensor | TensorHandle | None]:
+    return st.none() | tensors_or_handles(handle_kinds)
+
+
+@functools.cache
+def _tensors_or_tuples(handle_kinds: tuple[str, ...]) -> SearchStrategy[object]:
+    each = tensors_or_handles(handle_kinds)
+    return each | st.lists(each, max_size=2).map(tuple)
+
+
+@functools.cache
+def _results(handle_kinds: tuple[str, ...]) -> SearchStrategy[dict[str, object]]:
+    return st.dictionaries(_KEYS, _tensors_or_tuples(handle_kinds), max_size=2)
+
+
+@functools.cache
+def _output_trees(handle_kinds: tuple[str, ...]) -> SearchStrategy[dict[str, object]]:
+    leaves = scalars() | _tensors_or_tuples(handle_kinds)
+    return _trees(leaves | _trees(leaves | _trees(leaves)))
+
+
 def _trees(values: SearchStrategy[object]) -> SearchStrategy[dict[str, object]]:
     return st.dictionaries(_KEYS, values, max_size=2)
 
 
-_OUTPUT_LEAVES: Final[SearchStrategy[object]] = scalars() | _TENSORS_OR_TUPLES
-_OUTPUT_TREES: Final = _trees(_OUTPUT_LEAVES | _trees(_OUTPUT_LEAVES | _trees(_OUTPUT_LEAVES)))
 _SEVERAL_PROBLEMS: Final = st.lists(problems(), min_size=1, max_size=2)
 _MESSAGES: Final = st.tuples(_TEXTS)
 _ERROR_ARGUMENTS_BY_KIND: Final[

@@ -1,5 +1,7 @@
 """Payload trees: everything that may stand in `multimodal_data`."""
 
+import functools
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -27,38 +29,62 @@ def scalars() -> SearchStrategy[int | float | bool | str]:
 def tensor_handles(
     draw: DrawFn,
     *,
+    kinds: Sequence[str] = ("local",),
     dtypes: SearchStrategy[torch.dtype] | None = None,
     shapes: SearchStrategy[Shape] | None = None,
 ) -> TensorHandle:
-    """Handles of kind `"local"`, which hold the tensor itself.
+    """Handles: local ones hold the tensor itself, others the bytes of a reference to nothing.
 
     Args:
         draw: Supplied by Hypothesis.
+        kinds: Kinds to draw from. Only those that are not `"local"` can be encoded, and only
+            local ones can be resolved.
         dtypes: As for `tensors`.
         shapes: As for `tensors`.
     """
+    kind = draw(st.sampled_from(kinds))
     tensor = draw(tensors(dtypes=dtypes, shapes=shapes))
-    return TensorHandle("local", tensor.dtype, tuple(tensor.shape), tensor)
+    payload = tensor if kind == "local" else draw(_REFERENCES)
+    return TensorHandle(kind, tensor.dtype, tuple(tensor.shape), payload)
 
 
-def payload_values() -> SearchStrategy[object]:
-    """Values of payload mappings, frozen: a leaf of any legal kind, or a small tree of them."""
-    return _VALUES
+def payload_values(*, handle_kinds: Sequence[str] = ()) -> SearchStrategy[object]:
+    """Values of payload mappings, frozen: a leaf of any legal kind, or a small tree of them.
+
+    Args:
+        handle_kinds: Kinds of handles among the leaves; by default none.
+    """
+    return _values(tuple(handle_kinds))
 
 
-def payloads() -> SearchStrategy[FrozenMapping[object]]:
+def payloads(*, handle_kinds: Sequence[str] = ()) -> SearchStrategy[FrozenMapping[object]]:
     """Small payload trees without item metadata; legal as `multimodal_data`.
+
+    Args:
+        handle_kinds: Kinds of handles among the leaves; by default none.
 
     >>> from hypothesis import find
     >>> find(payloads(), lambda payload: "sizes" in payload)
     FrozenMapping({'sizes': None})
     """
-    return _PAYLOADS
+    return _payloads(tuple(handle_kinds))
 
 
 def frozen_mappings_of(kind: type) -> SearchStrategy[FrozenMapping[object]]:
     """Frozen mappings whose values are of one type, such as `FrozenMapping[int]`."""
     return _mappings(st.from_type(kind))
+
+
+def tensors_or_handles(
+    handle_kinds: Sequence[str],
+    dtypes: SearchStrategy[torch.dtype] | None = None,
+    shapes: SearchStrategy[Shape] | None = None,
+) -> SearchStrategy[torch.Tensor | TensorHandle]:
+    """Tensors, and handles of the given kinds."""
+    plain = tensors(dtypes=dtypes, shapes=shapes)
+    if not handle_kinds:
+        return plain
+    return plain | tensor_handles(kinds=handle_kinds, dtypes=dtypes, shapes=shapes)
 
 
 def _is_free(key: str) -> bool:
@@ -73,23 +99,31 @@ def _containers(values: SearchStrategy[object]) -> SearchStrategy[object]:
     return st.lists(values, max_size=3).map(tuple) | _mappings(values)
 
 
+@functools.cache
+def _values(handle_kinds: tuple[str, ...]) -> SearchStrategy[object]:
+    leaves = _OTHER_LEAVES | tensors_or_handles(handle_kinds)
+    return leaves | _containers(leaves) | _containers(_containers(leaves))
+
+
+@functools.cache
+def _payloads(handle_kinds: tuple[str, ...]) -> SearchStrategy[FrozenMapping[object]]:
+    return _mappings(_values(handle_kinds))
+
+
+_REFERENCES: Final = st.binary(max_size=8)
 _FIELD_NAMES: Final = st.sampled_from(
     ("pixel_values", "image_grid_thw", "input_features", "sizes")
 ) | st.text(max_size=8).filter(_is_free)
 _SCALARS: Final = (
     st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8)
 )
-_LEAVES: Final[SearchStrategy[object]] = st.one_of(
+_OTHER_LEAVES: Final[SearchStrategy[object]] = st.one_of(
     st.none(),
     _SCALARS,
     st.binary(max_size=8),
-    tensors(),
     arrays(),
-    tensor_handles(),
     item_refs(),
     item_partitions(),
     item_metadata(),
     token_ids(),
 )
-_VALUES: Final = _LEAVES | _containers(_LEAVES) | _containers(_containers(_LEAVES))
-_PAYLOADS: Final = _mappings(_VALUES)

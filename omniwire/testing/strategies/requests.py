@@ -25,7 +25,7 @@ from omniwire.contracts.params import (
     RESERVED_KEYS,
     Embeddings,
 )
-from omniwire.testing.strategies.arrays import Shape, arrays, tensors
+from omniwire.testing.strategies.arrays import Shape, arrays
 from omniwire.testing.strategies.inputs import (
     hash_words,
     multimodal_inputs,
@@ -38,6 +38,7 @@ from omniwire.testing.strategies.payloads import (
     payload_values,
     payloads,
     tensor_handles,
+    tensors_or_handles,
 )
 from omniwire.testing.strategies.tokens import token_ids
 
@@ -56,19 +57,21 @@ def multimodal_params(
     modalities: Sequence[str] = COMMON_MODALITIES,
     min_items: int = 0,
     max_items: int = 4,
+    handle_kinds: Sequence[str] = (),
 ) -> MultimodalParams:
     """Params whose payload, record, hashes and embeddings agree; request-owned ones and views.
 
-    Fields divide into items as their record declares. There is never an `encoder_state`, which
-    does not travel.
+    Fields divide into items as their record declares. There is never an `encoder_state`, and
+    by default everything can be encoded.
 
     Args:
         draw: Supplied by Hypothesis.
         modalities: Modalities to draw from.
         min_items: Fewest items; with any at all there is a record.
         max_items: Most items.
+        handle_kinds: Kinds of handles in the place of some tensors; by default none.
     """
-    params = draw(_request_params(modalities, min_items, max_items))
+    params = draw(_request_params(modalities, min_items, max_items, tuple(handle_kinds)))
     runtime = draw(st.none() | runtime_data())
     return params if runtime is None else params.with_runtime(runtime)
 
@@ -80,30 +83,42 @@ def processed_requests(
     modalities: Sequence[str] = COMMON_MODALITIES,
     min_items: int = 0,
     max_items: int = 4,
+    handle_kinds: Sequence[str] = (),
 ) -> ProcessedRequest:
-    """Requests that pass `check_producer`; some are text-only.
+    """Requests that pass `check_producer` and, by default, can be encoded; some are text-only.
 
     Args:
         draw: Supplied by Hypothesis.
         modalities: Modalities to draw from.
         min_items: Fewest items; with any at all there are params with a record.
         max_items: Most items.
+        handle_kinds: Kinds of handles in the place of some tensors; by default none.
     """
-    params = draw(_request_params(modalities, min_items, max_items))
-    if not min_items and draw(st.booleans()):
-        params = None
-    num_tokens = 0
-    if params is not None and params.multimodal_input is not None:
-        num_tokens = num_prompt_tokens(params.multimodal_input)
+    is_text_only = not min_items and draw(_ONE_IN_FOUR)
+    params = (
+        None
+        if is_text_only
+        else draw(_request_params(modalities, min_items, max_items, tuple(handle_kinds)))
+    )
+    inputs = None if params is None else params.multimodal_input
+    num_tokens = 0 if inputs is None else num_prompt_tokens(inputs)
     prompt = draw(token_ids(min_size=num_tokens, max_size=num_tokens + 4))
     return ProcessedRequest(draw(_NAMES), prompt, params)
 
 
 @st.composite
-def disaggregated_params(draw: DrawFn) -> DisaggregatedParams:
-    """Encoder/prefill envelopes with local handles."""
+def disaggregated_params(
+    draw: DrawFn, *, handle_kinds: Sequence[str] = ("local",)
+) -> DisaggregatedParams:
+    """Encoder/prefill envelopes.
+
+    Args:
+        draw: Supplied by Hypothesis.
+        handle_kinds: Kinds of handles to draw from. An envelope with local ones cannot be
+            encoded.
+    """
     num_items = draw(st.integers(0, 3))
-    handles = st.lists(tensor_handles(), min_size=num_items, max_size=num_items)
+    handles = st.lists(tensor_handles(kinds=handle_kinds), min_size=num_items, max_size=num_items)
     hashes = st.lists(hash_words(), min_size=num_items, max_size=num_items)
     return DisaggregatedParams(
         draw(st.none() | handles),
@@ -126,27 +141,31 @@ def encoder_budgets() -> SearchStrategy[EncoderBudget]:
 
 
 _NAMES: Final = st.text(min_size=1, max_size=8)
-_SHARED_FIELDS: Final = st.dictionaries(field_names(), payload_values(), max_size=2)
+_ONE_IN_FOUR: Final = st.sampled_from([True, False, False, False])
 
 
 @st.composite
 def _request_params(
-    draw: DrawFn, modalities: Sequence[str], min_items: int, max_items: int
+    draw: DrawFn,
+    modalities: Sequence[str],
+    min_items: int,
+    max_items: int,
+    handle_kinds: tuple[str, ...],
 ) -> MultimodalParams:
-    if not min_items and draw(st.booleans()):
+    if not min_items and draw(_ONE_IN_FOUR):
         inputs = draw(st.none() | multimodal_inputs(max_items=max_items, in_prompt_order=True))
-        return MultimodalParams(inputs, draw(payloads()))
+        return MultimodalParams(inputs, draw(payloads(handle_kinds=handle_kinds)))
     record = draw(
         records(modalities, min_items, max_items, lengths=_LENGTHS, packed=_PACKED, axes=_AXES)
     )
     num_items = len(record.item_refs)
     data: dict[str, Any] = {ITEM_METADATA_KEY: record}
-    data.update(draw(_auxiliary_values(tuple(modalities))))
-    embeddings = draw(st.none() | _embeddings(record))
+    data.update(draw(_auxiliary_values(tuple(modalities), handle_kinds)))
+    embeddings = draw(st.none() | _embeddings(record, handle_kinds))
     if embeddings is not None:
         data[EMBEDDING_KEY] = embeddings
     if embeddings is None or draw(st.booleans()):
-        data.update(draw(_payloads_of(record)))
+        data.update(draw(_payloads_of(record, handle_kinds)))
     return MultimodalParams(draw(st.none() | _inputs(num_items)), data)
 
 
@@ -155,43 +174,59 @@ def _inputs(num_items: int) -> SearchStrategy[MultimodalInput]:
 
 
 @functools.cache
-def _auxiliary_values(modalities: tuple[str, ...]) -> SearchStrategy[dict[str, object]]:
+def _auxiliary_values(
+    modalities: tuple[str, ...], handle_kinds: tuple[str, ...]
+) -> SearchStrategy[dict[str, object]]:
     """Top-level keys beside the modalities."""
     taken = RESERVED_KEYS.union(modalities)
-    mrope = st.fixed_dictionaries({MROPE_DELTAS_KEY: tensors()})
+    mrope = st.fixed_dictionaries({MROPE_DELTAS_KEY: tensors_or_handles(handle_kinds)})
     names = field_names().filter(lambda name: name not in taken)
-    auxiliary = st.dictionaries(names, payload_values(), max_size=1)
+    auxiliary = st.dictionaries(names, payload_values(handle_kinds=handle_kinds), max_size=1)
     return st.tuples(auxiliary, st.fixed_dictionaries({}, optional={MROPE_KEY: mrope})).map(
         lambda both: {**both[0], **both[1]}
     )
 
 
 @st.composite
-def _payloads_of(draw: DrawFn, record: MultimodalItemMetadata) -> dict[str, dict[str, object]]:
+def _payloads_of(
+    draw: DrawFn, record: MultimodalItemMetadata, handle_kinds: tuple[str, ...]
+) -> dict[str, dict[str, object]]:
     """Each modality's payload: the declared fields, divided as they say, and shared ones."""
     payload = {}
     for modality in dict.fromkeys(ref.modality for ref in record.item_refs):
-        fields = draw(_SHARED_FIELDS)
-        partitions = (record.input_partitions or {}).get(modality, {})
-        for name, partition in partitions.items():
+        fields = draw(_shared_fields(handle_kinds))
+        declared = record.input_partitions
+        partitions = None if declared is None else declared.get(modality)
+        for name, partition in ({} if partitions is None else partitions).items():
             lengths = partition.item_lengths
             extent = len(record.local_indices(modality)) if lengths is None else sum(lengths)
-            fields[name] = draw(_divided_values(partition.axis, extent))
+            fields[name] = draw(_divided_values(partition.axis, extent, handle_kinds))
         payload[modality] = fields
     return payload
 
 
 @functools.cache
-def _divided_values(axis: int, extent: int) -> SearchStrategy[object]:
+def _shared_fields(handle_kinds: tuple[str, ...]) -> SearchStrategy[dict[str, object]]:
+    values = payload_values(handle_kinds=handle_kinds)
+    return st.dictionaries(field_names(), values, max_size=2)
+
+
+@functools.cache
+def _divided_values(
+    axis: int, extent: int, handle_kinds: tuple[str, ...]
+) -> SearchStrategy[object]:
     """Values of the given extent along an axis."""
     shapes = _shapes_with_extent(axis, extent)
     kinds: list[SearchStrategy[object]] = [
-        tensors(shapes=shapes),
+        tensors_or_handles(handle_kinds, shapes=shapes),
         arrays(shapes=shapes),
-        tensor_handles(shapes=shapes),
     ]
     if axis == 0:
-        kinds.append(st.lists(payload_values(), min_size=extent, max_size=extent).map(tuple))
+        kinds.append(
+            st.lists(
+                payload_values(handle_kinds=handle_kinds), min_size=extent, max_size=extent
+            ).map(tuple)
+        )
     plain = st.one_of(kinds)
     return plain | st.dictionaries(field_names(), plain, max_size=2)
 
@@ -203,19 +238,18 @@ def _shapes_with_extent(axis: int, extent: int) -> SearchStrategy[Shape]:
 
 
 @st.composite
-def _embeddings(draw: DrawFn, record: MultimodalItemMetadata) -> Embeddings:
+def _embeddings(
+    draw: DrawFn, record: MultimodalItemMetadata, handle_kinds: tuple[str, ...]
+) -> Embeddings:
     """Embedding rows of one hidden size and data type: all in one, or a value per item."""
     num_items = len(record.item_refs)
-    rows = record.output_embedding_lengths
-    if rows is None:
-        rows = draw(st.lists(st.integers(1, 3), min_size=num_items, max_size=num_items))
+    rows = record.output_embedding_lengths or tuple(
+        draw(st.lists(st.integers(1, 3), min_size=num_items, max_size=num_items))
+    )
     hidden_size = draw(st.integers(1, 3))
     dtypes = st.just(draw(_EMBEDDING_DTYPES))
     one_of_rows = {
-        count: st.one_of(
-            tensors(dtypes=dtypes, shapes=st.just((count, hidden_size))),
-            tensor_handles(dtypes=dtypes, shapes=st.just((count, hidden_size))),
-        )
+        count: tensors_or_handles(handle_kinds, dtypes, st.just((count, hidden_size)))
         for count in {sum(rows), *rows}
     }
     if num_items and draw(st.booleans()):
