@@ -204,8 +204,10 @@ class _Concatenation(Accumulator):
         self.nbytes = self._buffer.nbytes if self._buffer is not None else 0
 
     def drop(self) -> None:
-        self._dropped += self._filled + sum(chunk.shape[self._axis] for chunk in self._pending)
-        self._pending.clear()
+        self._dropped += self._filled
+        if self._pending:
+            self._dropped += sum(chunk.shape[self._axis] for chunk in self._pending)
+            self._pending.clear()
         self._buffer = None
         self._filled = self.nbytes = 0
 

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 
 from omniwire.contracts.checks import raise_problems
 from omniwire.contracts.describe import describe
-from omniwire.contracts.errors import AccumulationError, Problem
+from omniwire.contracts.errors import AccumulationError, Problem, contract_error
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.outputs import OutputChunk, OutputKind, OutputSpec, RequestOutput
 from omniwire.runtime.output_state import OmniRequestState
 from omniwire.runtime.registry import ModalityRegistry, default_registry
+
+_ONLY_CHUNKS = frozenset((OutputChunk,))
 
 __all__ = ["MultimodalOutputProcessor", "OmniRequestState"]
 
@@ -104,12 +106,13 @@ class MultimodalOutputProcessor:
         Raises:
             ContractTypeError: Something in `chunks` is not an `OutputChunk`.
         """
-        problems = [
-            Problem(("chunks", index), "type", "an OutputChunk", describe(chunk))
-            for index, chunk in enumerate(chunks)
-            if type(chunk) is not OutputChunk
-        ]
-        raise_problems("MultimodalOutputProcessor", problems)
+        if not _ONLY_CHUNKS.issuperset(map(type, chunks)):
+            problems = [
+                Problem(("chunks", index), "type", "an OutputChunk", describe(chunk))
+                for index, chunk in enumerate(chunks)
+                if type(chunk) is not OutputChunk
+            ]
+            raise contract_error("MultimodalOutputProcessor", problems)
         outputs = self._end_overdue() if self._deadlines else []
         for chunk in chunks:
             state = self._states.get(chunk.request_id)

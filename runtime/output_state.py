@@ -20,8 +20,7 @@ from omniwire.contracts.outputs import (
 )
 from omniwire.runtime.accumulate import Rule, Value
 from omniwire.runtime.failures import join_keys, name_failure, without_frames
-from omniwire.runtime.handlers import ModalityHandler
-from omniwire.runtime.payloads import Routed, Scalar, read_output, split_payload
+from omniwire.runtime.payloads import Routed, Scalar, extracted_keys, read_output, split_payload
 from omniwire.runtime.registry import ModalityRegistry
 from omniwire.runtime.router import OutputRouter
 from omniwire.runtime.streams import TensorStream, TokenStream
@@ -78,17 +77,25 @@ class OmniRequestState:
         raise_problems("OmniRequestState", problems)
         self.request_id = request_id
         self.output_kind = output_kind
+        self._incremental = output_kind is OutputKind.DELTA
         self._registry = registry
         self._router = OutputRouter(registry)
-        self._handlers = _without_text(self._router.route(None, output_type))
-        self._routes: dict[str, Routed] = {output_type: self._handlers}
+        self._routed: Routed = [
+            (modality, handler, extracted_keys(handler))
+            for modality, handler in self._router.route(None, output_type)
+            if modality != _TEXT
+        ]
+        self._routes: dict[str, Routed] = {output_type: self._routed}
         self._streams = {
             modality: TensorStream(modality, modality, rules.pop(modality, None), handler)
-            for modality, handler in self._handlers
+            for modality, handler, _ in self._routed
         }
         # A declared key is part of the one non-text modality; with several, of the request.
-        owner = self._handlers[0][0] if len(self._handlers) == 1 else ""
-        self._declared = {key: TensorStream(owner, key, rule, None) for key, rule in rules.items()}
+        owner = self._routed[0][0] if len(self._routed) == 1 else ""
+        self._declared = rules.keys()
+        self._all_streams = dict(self._streams)
+        for key, rule in rules.items():
+            self._all_streams[key] = TensorStream(owner, key, rule, None)
         self._tokens = TokenStream(output_kind)
         self._metadata: dict[str, FrozenMapping[Scalar]] = {}
         self._emitted_metadata: FrozenMapping[FrozenMapping[Scalar]] = _EMPTY
@@ -157,8 +164,7 @@ class OmniRequestState:
     @property
     def retained_bytes(self) -> int:
         """Bytes of tensor memory that the state holds."""
-        streams = (*self._streams.values(), *self._declared.values())
-        return sum(stream.nbytes for stream in streams)
+        return sum(stream.nbytes for stream in self._all_streams.values())
 
     def _spelled(self) -> str:
         return ", ".join(self._streams) or "text alone"
@@ -214,9 +220,8 @@ class OmniRequestState:
             message = f"expected step {self._next_step}, got {chunk.step}: {fault}"
             raise AccumulationError(message, self.request_id)
         self._next_step += 1
-        routed = self._routes.get(chunk.output_type)
-        if routed is None:
-            routed = self._route(chunk.output_type)
+        known = self._routes.get(chunk.output_type)
+        routed = self._route(chunk.output_type) if known is None else known
         whole = chunk.kind is not ChunkKind.DELTA
         carries = len(chunk.new_token_ids) > 0
         if carries and _TEXT not in self._errors:
@@ -235,20 +240,18 @@ class OmniRequestState:
         if not self._streams.keys() >= set(modalities) - {_TEXT}:
             message = f"expected modalities of {self._spelled()}, got {describe(output_type)}"
             raise AccumulationError(message, self.request_id)
-        routed = [(name, handler) for name, handler in self._handlers if name in modalities]
+        routed = [route for route in self._routed if route[0] in modalities]
         self._routes[output_type] = routed
         return routed
 
     def _take_in_output(
         self, output: OmniOutput, routed: Routed, touched: list[TensorStream], *, whole: bool
     ) -> None:
-        reading = read_output(output, routed, self._declared.keys())
-        for modality, key, failure in reading.failures:
+        parts, failures = read_output(output, routed, self._declared)
+        for modality, key, failure in failures:
             self._record(modality, failure, key)
-        found = [(self._streams[name], key, payload) for name, key, payload in reading.values]
-        for key, payload in reading.declared.items():
-            found.append((self._declared[key], key, payload))
-        for stream, key, payload in found:
+        for name, key, payload in parts:
+            stream = self._all_streams[name]
             if stream.modality in self._errors:
                 continue  # what comes after a failure would leave a hole in the value
             try:
@@ -302,8 +305,7 @@ class OmniRequestState:
         return added
 
     def _add_chunk(self, stream: TensorStream, chunk: Value, take: _Take, *, whole: bool) -> bool:
-        incremental = self.output_kind is OutputKind.DELTA
-        if whole and incremental:
+        if whole and self._incremental:
             chunk = stream.beyond(chunk)
         if isinstance(chunk, tuple):
             if not chunk:
@@ -311,7 +313,7 @@ class OmniRequestState:
             chunk = tuple(map(take, chunk))
         else:
             chunk = take(chunk)
-        stream.add(chunk, whole=whole, restart=whole and not incremental)
+        stream.add(chunk, whole=whole, restart=whole and not self._incremental)
         return True
 
     def _check_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
@@ -337,10 +339,7 @@ class OmniRequestState:
             touched: The streams that the last chunk was added to.
             finish_reason: Why the request ends now, None if it goes on.
         """
-        if self.output_kind is OutputKind.DELTA:
-            emitting = touched
-        else:
-            emitting = (*self._streams.values(), *self._declared.values())
+        emitting = touched if self._incremental else self._all_streams.values()
         values: dict[str, Value] = {}
         tensors: dict[str, Value] = {}
         for stream in emitting:
@@ -366,17 +365,13 @@ class OmniRequestState:
             stream.discard()
             self._record(stream.modality, error)
         else:
-            if self.output_kind is OutputKind.DELTA:
+            if self._incremental:
                 stream.drop()
 
 
 def _frozen(values: dict[str, V]) -> FrozenMapping[V]:
     """A field of a `RequestOutput`: at most tuples in one mapping, so two levels deep."""
     return FrozenMapping._wrap(values, 2) if values else _EMPTY
-
-
-def _without_text(routed: Iterable[tuple[str, ModalityHandler]]) -> Routed:
-    return [(modality, handler) for modality, handler in routed if modality != _TEXT]
 
 
 def _agree(pinned: Scalar, value: Scalar) -> bool:

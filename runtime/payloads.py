@@ -27,48 +27,79 @@ from omniwire.runtime.handlers import (
 Scalar = int | float | bool | str
 _SCALARS = frozenset((int, float, bool, str))
 _TENSORS = frozenset((torch.Tensor, TensorHandle))
-Routed = Sequence[tuple[str, ModalityHandler]]
-"""The non-text modalities of an output type, each with its handler."""
+
+Part = tuple[str, str, object]
+"""A modality or declared key, the payload key of its part, and that part."""
+
+Failure = tuple[str, str, Exception]
+"""A modality, the payload key that was looked at, and what its handler raised."""
+
+Keys = tuple[str, ...]
+Routed = Sequence[tuple[str, ModalityHandler, Keys | None]]
+"""The non-text modalities of an output type: name, handler, and the keys that it extracts.
+
+The keys are None if the handler has an `extract` of its own, which shows only when it is called.
+"""
 
 
-class Reading:
-    """What one model output holds, by where it belongs."""
-
-    __slots__ = ("declared", "failures", "values")
-
-    def __init__(self) -> None:
-        self.values: list[tuple[str, str, object]] = []
-        """Modality, payload key, payload: a chunk, or a mapping of one and its scalars.
-
-        The flat scalars of a payload are a mapping of their own, under the key `""`.
-        """
-        self.declared: dict[str, object] = {}
-        """By dotted key: what the `OutputSpec` names."""
-        self.failures: list[tuple[str, str, Exception]] = []
-        """Modality, payload key, and what its handler's `extract` raised."""
+def extracted_keys(handler: ModalityHandler) -> Keys | None:
+    """The keys that a handler extracts, if that is known beforehand."""
+    known = isinstance(handler, TensorHandler) and inherits(handler, "extract")
+    return handler.keys if known else None  # type: ignore[attr-defined]  # known to have them
 
 
-def read_output(output: OmniOutput, routed: Routed, declared: AbstractSet[str]) -> Reading:
-    """Sort the payload of a model output.
+def read_output(
+    output: OmniOutput, routed: Routed, declared: AbstractSet[str]
+) -> tuple[list[Part], list[Failure]]:
+    """Sort the payload of a model output by where it belongs.
 
     Args:
         output: The model output; only its `multimodal_outputs` are for the client.
         routed: Non-text modalities of the output type and their handlers.
         declared: Dotted keys of the `OutputSpec` that are no modality of the request.
 
+    Returns:
+        The parts of the payload, and what handlers raised. Flat scalars are one part, a
+        mapping under the key `""`.
+
     Raises:
         AccumulationError: A part of the payload could belong to several modalities, or
             belongs to none.
     """
-    reading = Reading()
+    parts: list[Part] = []
+    failures: list[Failure] = []
     payload: Mapping[str, object] = output.multimodal_outputs
     if declared:
-        payload = _take_declared(payload, declared, "", reading.declared)
-    claimed = _extract(output, payload, routed, reading)
+        taken: dict[str, object] = {}
+        left = _take_declared(payload, declared, "", taken)
+        parts += [(name, name, value) for name, value in taken.items()]
+        if left is not payload:
+            payload, output = left, _with_payload(output, left)
+    num_declared = len(parts)
+    claimed: set[str] = set()
+    for modality, handler, known in routed:
+        keys: Sequence[str] = ()
+        try:
+            if known is None:
+                watched = _Watched(payload)
+                keys = watched.reads
+                found = handler.extract(_with_payload(output, watched))
+                keys = _taken(found, keys, payload)
+            else:
+                keys = [key for key in payload if key in known]
+                found = handler.extract(output) if keys else None
+        except Exception as error:  # noqa: BLE001  # any fault of a handler fails its modality only
+            key = keys[0] if keys and not isinstance(error, AccumulationError) else ""
+            failures.append((modality, key, error))
+            found = None
+        claimed.update(keys)
+        if found is not None:
+            parts.append((modality, keys[0] if len(keys) == 1 else modality, found))
     if len(claimed) < len(payload):
         rest = {key: value for key, value in payload.items() if key not in claimed}
-        _read_rest(rest, routed, reading)
-    return reading
+        extracted = [key for _, key, _ in parts[num_declared:]]
+        _read_rest(rest, extracted, [name for name, _, _ in routed], parts, failures)
+    return parts, failures
 
 
 class _Watched(Mapping[str, Any]):
@@ -96,44 +127,6 @@ class _Watched(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-def _extract(
-    output: OmniOutput, payload: Mapping[str, object], routed: Routed, reading: Reading
-) -> set[str]:
-    """Let every handler extract its part; the keys that are taken then."""
-    if payload is not output.multimodal_outputs:
-        output = _with_payload(output, payload)
-    claimed: set[str] = set()
-    for modality, handler in routed:
-        if isinstance(handler, TensorHandler) and inherits(handler, "extract"):
-            keys: Sequence[str] = [key for key in payload if key in handler.keys]
-            if not keys:
-                continue
-            found = _call(handler, output, modality, keys, reading)
-        else:
-            watched = _Watched(payload)
-            found = _call(handler, _with_payload(output, watched), modality, watched.reads, reading)
-            keys = _taken(found, watched.reads, payload)
-        claimed.update(keys)
-        if found is not None:
-            reading.values.append((modality, keys[0] if len(keys) == 1 else modality, found))
-    return claimed
-
-
-def _call(
-    handler: ModalityHandler,
-    output: OmniOutput,
-    modality: str,
-    keys: Sequence[str],
-    reading: Reading,
-) -> object | None:
-    try:
-        return handler.extract(output)
-    except Exception as error:  # noqa: BLE001  # any fault of a handler fails its modality only
-        key = keys[0] if keys and not isinstance(error, AccumulationError) else ""
-        reading.failures.append((modality, key, error))
-        return None
 
 
 def _with_payload(output: OmniOutput, payload: Mapping[str, object]) -> OmniOutput:
@@ -196,45 +189,49 @@ def _take_declared(
     return FrozenMapping._wrap(rest)
 
 
-def _read_rest(rest: Mapping[str, object], routed: Routed, reading: Reading) -> None:
-    """Sort what no handler extracted."""
-    modalities = [modality for modality, _ in routed]
-    generic = [key for key in GENERIC_KEYS if key in rest]
-    if generic and modalities:
-        _read_generic(generic, rest, modalities, reading)
+def _read_rest(
+    rest: Mapping[str, object],
+    extracted: Sequence[str],
+    modalities: Sequence[str],
+    parts: list[Part],
+    failures: list[Failure],
+) -> None:
+    """Sort what no handler extracted: generic keys and flat scalars.
+
+    Args:
+        rest: By key, what is left of the payload.
+        extracted: The keys that were extracted.
+        modalities: The non-text modalities of the output type.
+        parts: Receives what is found; flat scalars come first, so that a wrong one keeps out
+            the chunk that it describes.
+        failures: What handlers raised; receives what is ambiguous within one modality.
+    """
+    generic = [key for key in GENERIC_KEYS if key in rest] if modalities else []
+    if len(modalities) > 1 and generic:
+        expected = f"a key of one modality ({', '.join(modalities)})"
+        raise _refusal(expected, "one that fits each of them: ambiguous", key=generic[0])
+    if generic and not failures:
+        (modality,) = modalities
+        keys = [*extracted, *generic]
+        if len(keys) == 1:
+            parts.append((modality, generic[0], rest[generic[0]]))
+        else:
+            message = f"expected one key for {modality}, got {' and '.join(keys)}: ambiguous"
+            failures.append((modality, keys[0], AccumulationError(message, "", modality)))
     scalars: dict[str, Scalar] = {}
-    for name, value in _leaves(rest, generic if modalities else ()):
+    for name, value in _leaves(rest, generic):
         if type(value) not in _SCALARS and holds_tensor(value):
-            if reading.failures:
+            if failures:
                 continue  # it may be what the failed handler would have extracted
-            expected = f"a key of the output type ({_names(modalities)}) or of the OutputSpec"
+            known = ", ".join(modalities) or "text alone"
+            expected = f"a key of the output type ({known}) or of the OutputSpec"
             raise _refusal(expected, describe(value), key=name)
         if len(modalities) != 1:
-            expected = f"a scalar nested under its modality ({_names(modalities)})"
+            expected = f"a scalar nested under its modality ({', '.join(modalities) or 'none'})"
             raise _refusal(expected, "a flat one", key=name)
         scalars[name] = scalar_of(value, name)
     if scalars:
-        # Before the chunk that they describe, so that a wrong one keeps the chunk out.
-        reading.values.insert(0, (modalities[0], "", scalars))
-
-
-def _read_generic(
-    generic: list[str], rest: Mapping[str, object], modalities: list[str], reading: Reading
-) -> None:
-    """Give the value under a generic key to the single non-text modality."""
-    if len(modalities) > 1:
-        expected = f"a key of one modality ({_names(modalities)})"
-        raise _refusal(expected, "one that fits each of them: ambiguous", key=generic[0])
-    if reading.failures:
-        return  # the modality fails; there is nothing to add to it
-    (modality,) = modalities
-    keys = [key for _, key, _ in reading.values] + generic
-    if len(keys) > 1:
-        message = f"expected one key for {modality}, got {' and '.join(keys)}: ambiguous"
-        reading.failures.append((modality, keys[0], AccumulationError(message, "", modality)))
-        reading.values.clear()
-    else:
-        reading.values.append((modality, generic[0], rest[generic[0]]))
+        parts.insert(0, (modalities[0], "", scalars))
 
 
 def _leaves(
@@ -311,10 +308,6 @@ def scalar_of(value: object, key: str) -> Scalar:
     if isinstance(value, int | float | str):
         return value
     raise _refusal("a scalar or a string", describe(value), key=key)
-
-
-def _names(modalities: Sequence[str]) -> str:
-    return ", ".join(modalities) or "text alone"
 
 
 def _refusal(expected: str, got: str, *, key: str) -> AccumulationError:

@@ -1,6 +1,6 @@
 """One value of one request while it streams: a modality's, a declared key's, or the text tokens."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -33,6 +33,7 @@ class TensorStream:
         "_foreign",
         "_handler",
         "_rule",
+        "_validate",
         "modality",
         "name",
     )
@@ -45,6 +46,9 @@ class TensorStream:
         self._handler = handler
         # A method that a handler has from `TensorHandler` is not called, only what it stands for.
         self._consolidates = rule is None and not inherits(handler, "consolidate")
+        self._validate: Callable[[Value], bool] | None = None
+        if handler is not None and not inherits(handler, "validate"):
+            self._validate = handler.validate
         if rule is None and isinstance(handler, TensorHandler) and inherits(handler, "accumulate"):
             rule = Concat(handler.dim)
         self._rule = rule
@@ -105,7 +109,7 @@ class TensorStream:
         else:
             assert accumulator is not None
             value = accumulator.value()
-        if handler is not None and not handler.validate(value):
+        if self._validate is not None and not self._validate(value):
             expected = f"a value that {type(handler).__name__}.validate accepts"
             raise AccumulationError(f"expected {expected}, got {_describe_value(value)}", "")
         return value
