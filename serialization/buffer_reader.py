@@ -54,7 +54,8 @@ class BufferReader:
     """
 
     def __init__(self, frames: Sequence[memoryview], limits: Limits, *, copy: bool) -> None:
-        self._frames = list(frames)
+        self._frames = frames
+        self._flat: dict[int, np.ndarray] = {}
         self._limits = limits
         self._copy = copy
         self._ranges: list[dict[int, int]] = [{} for _ in frames]  # start -> end
@@ -81,11 +82,7 @@ class BufferReader:
         if self._copy:
             own = bytearray(self._frames[index][offset : offset + nbytes])
             return _as_tensor(own, 0, shape, dtype)
-        tensor = _as_tensor(self._frames[index], offset, shape, dtype)
-        if tensor.data_ptr() % _WORD_BYTES:
-            self._realign(index)
-            tensor = _as_tensor(self._frames[index], offset, shape, dtype)
-        return tensor
+        return _as_tensor(self._memory(index), offset, shape, dtype)
 
     def array(self, data: bytes) -> np.ndarray:
         """Rebuild a numpy array from its extension payload; read-only unless it is a copy.
@@ -107,10 +104,7 @@ class BufferReader:
             if self._copy:
                 own = bytearray(self._frames[index][offset : offset + nbytes])
                 return np.ndarray(shape, dtype, own)
-            array = np.ndarray(shape, dtype, self._frames[index], offset)
-            if array.ctypes.data % _WORD_BYTES:
-                self._realign(index)
-                array = np.ndarray(shape, dtype, self._frames[index], offset)
+            array = np.ndarray(shape, dtype, self._memory(index), offset)
         array.flags.writeable = self._copy
         return array
 
@@ -181,18 +175,28 @@ class BufferReader:
             raise DecodeError(f"{expected}, got two that overlap", "buffer")
         return index, offset
 
-    def _realign(self, index: int) -> None:
-        """Copy a frame to where its tensors may stand; memory from Python's allocators is."""
-        self._frames[index] = memoryview(bytearray(self._frames[index]))
+    def _memory(self, index: int) -> np.ndarray:
+        """A frame as a 1-D uint8 array, aliasing it if its address suits every data type.
+
+        `frombuffer` holds the buffer, so that its owner can neither resize nor close it under
+        the tensors; the constructor of an array does not.
+        """
+        flat = self._flat.get(index)
+        if flat is None:
+            flat = np.frombuffer(self._frames[index], np.uint8)
+            if flat.ctypes.data % _WORD_BYTES:
+                # Memory from Python's own allocators does suit.
+                flat = np.frombuffer(bytearray(self._frames[index]), np.uint8)
+            self._flat[index] = flat
+        return flat
 
 
 def _as_tensor(
-    memory: memoryview | bytearray, offset: int, shape: tuple[int, ...], dtype: torch.dtype
+    memory: np.ndarray | bytearray, offset: int, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """A tensor over memory that is known to hold it.
 
-    It comes by way of numpy, which exports read-only memory to torch without a warning, and
-    holds the buffer itself, so that its owner cannot resize it under the tensor.
+    It comes by way of numpy, which exports read-only memory to torch without a warning.
     """
     carrier = _CARRIERS.get(dtype)
     if carrier is not None:
