@@ -1,7 +1,7 @@
 """`ModalityHandler`, what turns model outputs into one modality's value, and the built-in ones."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -87,13 +87,13 @@ class TensorHandler:
     torch.Size([3, 4])
     """
 
-    modality: ClassVar[str]
+    modality: str
     """The modality's name."""
 
-    keys: ClassVar[tuple[str, ...]]
+    keys: tuple[str, ...]
     """The payload keys it extracts; at most one of them may be in a payload."""
 
-    dim: ClassVar[int]
+    dim: int
     """The axis that chunks are concatenated along; negative counts from the end."""
 
     def extract(self, output: OmniOutput) -> object | None:
@@ -203,7 +203,7 @@ class TokenIdsHandler(TensorHandler):
 class TextHandler:
     """Text, which exists only as the `new_token_ids` of a chunk: there is nothing to extract."""
 
-    modality: ClassVar[str] = "text"
+    modality: str = "text"
 
     def extract(self, output: OmniOutput) -> None:
         """None: a model output holds no text."""

@@ -222,15 +222,12 @@ class OmniRequestState:
         self._next_step += 1
         known = self._routes.get(chunk.output_type)
         routed = self._route(chunk.output_type) if known is None else known
-        whole = chunk.kind is not ChunkKind.DELTA
         carries = len(chunk.new_token_ids) > 0
-        if carries and _TEXT not in self._errors:
-            try:
-                self._tokens.add(chunk.new_token_ids, whole=whole)
-            except AccumulationError as error:
-                self._record(_TEXT, error, "new_token_ids")
+        if carries:
+            self._tokens.add(chunk.new_token_ids)
         if chunk.output is not None and chunk.output.multimodal_outputs:
             carries = True
+            whole = chunk.kind is not ChunkKind.DELTA
             self._take_in_output(chunk.output, routed, touched, whole=whole)
         return carries
 

@@ -166,31 +166,21 @@ def _held_tensors(value: object) -> Iterator[torch.Tensor]:
 class TokenStream:
     """The text tokens of one request; lives as long as the request.
 
+    A chunk brings its step's new tokens, whatever its kind says of its model output.
+
     Args:
-        kind: What the client is sent. Under `DELTA` only the number of sent tokens is kept.
+        kind: What the client is sent. Under `DELTA` nothing that was sent is kept.
     """
 
-    __slots__ = ("_held", "_incremental", "_num_dropped")
+    __slots__ = ("_held", "_incremental")
 
     def __init__(self, kind: OutputKind) -> None:
         self._incremental = kind is OutputKind.DELTA
-        self._num_dropped = 0
         self._held = bytearray()  # packed little-endian int32, as in `TokenIds`
 
-    def add(self, token_ids: TokenIds, *, whole: bool) -> None:
-        """Add new token ids, or all so far.
-
-        Raises:
-            AccumulationError: All so far are fewer than were emitted.
-        """
-        packed = token_ids.tobytes()
-        if whole:
-            if len(token_ids) < self._num_dropped:
-                expected = f"at least the {self._num_dropped} token ids that were emitted"
-                raise AccumulationError(f"expected {expected}, got {len(token_ids)}", "")
-            self._held.clear()
-            packed = packed[4 * self._num_dropped :]
-        self._held += packed
+    def add(self, token_ids: TokenIds) -> None:
+        """Add a step's new token ids."""
+        self._held += token_ids.tobytes()
 
     def take(self) -> TokenIds:
         """What to emit now."""
@@ -198,6 +188,5 @@ class TokenStream:
             return NO_TOKEN_IDS
         token_ids = TokenIds._trusted(_packed=bytes(self._held))
         if self._incremental:
-            self._num_dropped += len(token_ids)
             self._held.clear()
         return token_ids

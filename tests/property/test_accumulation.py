@@ -104,7 +104,7 @@ def scripts(draw):
             models[name].parts = models[name].parts + parts
             sent[name] = (parts, draw(st.booleans()))
         new = draw(st.integers(0, 3))
-        tokens = list(range(0 if whole and new else num_tokens, num_tokens + new))
+        tokens = list(range(num_tokens, num_tokens + new))
         num_tokens += new
         steps.append((kind, sent, tokens))
     return named, steps, num_tokens
