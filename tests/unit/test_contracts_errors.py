@@ -296,12 +296,15 @@ class Hostile:
     def __repr__(self) -> str:
         raise AssertionError("printed")
 
-    __str__ = __format__ = __hash__ = __bool__ = __len__ = __iter__ = __repr__
+    __str__ = __format__ = __bool__ = __len__ = __iter__ = __repr__
 
     def __eq__(self, other: object) -> bool:
         raise AssertionError("compared")
 
     __lt__ = __gt__ = __le__ = __ge__ = __eq__
+
+    def __hash__(self) -> int:
+        raise AssertionError("hashed")
 
 
 class HostileMeta(type):
