@@ -10,6 +10,8 @@ PACKAGES := omniwire contracts serialization runtime
 # keep the current folder and the caller's own paths out of sys.path.
 export PYTHONSAFEPATH := 1
 unexport PYTHONPATH
+# What is imported is compiled once: child processes import torch again and again.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
