@@ -185,25 +185,21 @@ class OmniRequestState:
         try:
             carries = self._take_in(chunk, touched)
         except OmniwireError as error:
-            return self.fail(error, touched)
+            return self.fail(error)
         if chunk.finish_reason is not None or "" in self._errors:
             return self._emit(touched, chunk.finish_reason)
         if self.output_kind is OutputKind.FINAL_ONLY or not carries:
             return None
         return self._emit(touched, None)
 
-    def fail(self, error: OmniwireError, touched: Iterable[TensorStream] = ()) -> RequestOutput:
+    def fail(self, error: OmniwireError) -> RequestOutput:
         """End the request with an error of its own.
-
-        Args:
-            error: What went wrong.
-            touched: The streams that the last chunk was added to.
 
         Returns:
             The request's last output: the error, and what there is.
         """
         self._record("", error)
-        return self._emit(touched, FAILED)
+        return self._emit((), FAILED)
 
     def _take_in(self, chunk: OutputChunk, touched: list[TensorStream]) -> bool:
         """Add what a chunk carries; whether it carries anything.
@@ -213,7 +209,7 @@ class OmniRequestState:
             touched: Receives the streams that were added to.
 
         Raises:
-            OmniwireError: The request fails as a whole.
+            OmniwireError: The request fails as a whole; nothing was added.
         """
         if chunk.step != self._next_step:
             fault = "a step is missing" if chunk.step > self._next_step else "a repeated step"
@@ -324,7 +320,7 @@ class OmniRequestState:
     def _pin_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
         pinned = self._metadata.get(modality, _EMPTY)
         if not scalars.keys() <= pinned.keys():
-            self._metadata[modality] = FrozenMapping({**scalars, **pinned})
+            self._metadata[modality] = FrozenMapping({**pinned, **scalars, **pinned})
             self._emitted_metadata = FrozenMapping(self._metadata)
 
     # ---- emission ---------------------------------------------------------------------

@@ -127,6 +127,13 @@ def test_a_chunk_unlike_the_first_is_refused_and_changes_nothing(second):
     assert handler.consolidate(accumulated).shape == (2, 100)
 
 
+def test_a_scalar_does_not_continue_a_vector():
+    handler = AudioHandler()
+    accumulated = handler.accumulate(None, torch.ones(5))
+    with pytest.raises(c.AccumulationError):
+        handler.accumulate(accumulated, torch.ones(()))
+
+
 def test_a_refused_tuple_of_first_chunks_fixes_nothing():
     handler = AudioHandler()
     accumulated = handler.accumulate(None, ())

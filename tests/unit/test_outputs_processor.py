@@ -136,11 +136,19 @@ class TestEmission:
         (output,) = engine.send({"audio": torch.zeros(1000, 64)[2:3]})
         assert output.multimodal_outputs["audio"].untyped_storage().nbytes() == 256
 
-    def test_the_growing_buffer_is_at_most_twice_what_it_holds(self):
+    def test_growing_views_share_a_buffer_that_doubles(self):
+        """No quadratic work: 200 emissions, and the value is copied 9 times, not 200."""
         engine = Engine(output_kind=CUMULATIVE)
-        for step in range(1, 200):
-            engine.send({"audio": samples(1, 10)})
-            assert 40 * step <= engine.processor.retained_bytes <= 2 * 40 * step
+        buffers = {}
+        for step in range(1, 201):
+            (output,) = engine.send({"audio": samples(1, 10)})
+            value = output.multimodal_outputs["audio"]
+            assert value.shape == (1, 10 * step)
+            storage = value.untyped_storage()
+            assert storage.nbytes() == engine.processor.retained_bytes
+            assert 40 * step <= storage.nbytes() <= 2 * 40 * step
+            buffers[storage.data_ptr()] = value
+        assert len(buffers) == 9
 
     def test_an_empty_chunk_is_emitted_as_it_is(self):
         engine = Engine(output_kind=DELTA)
@@ -151,6 +159,25 @@ class TestEmission:
         engine = Engine()
         engine.send({"audio": ()})
         assert engine.finish().multimodal_outputs == {}
+
+    @pytest.mark.parametrize("kind", c.OutputKind)
+    def test_outputs_are_what_their_contract_would_accept(self, kind):
+        """They are built without its validators, which run here."""
+        spec = c.OutputSpec({"codes": c.Append(), "image": c.Append()})
+        engine = Engine("text+audio+image", output_kind=kind, spec=spec)
+        payload = {"audio": {"wav": samples(1, 2), "sample_rate": 24000}, "image": samples(1, 2)}
+        sent = engine.send({**payload, "codes": samples(3)}, new_token_ids=[1, 2])
+        sent += engine.send({"audio": samples(2, 2)}, new_token_ids=[3])
+        sent += engine.send({"hidden": samples(2, 2)}, new_token_ids=[4])
+        assert set(sent[-1].errors) == {"audio", ""}
+        for output in sent:
+            fields = {name: getattr(output, name) for name in output.__slots__ if name[0] != "_"}
+            fields["multimodal_outputs"] = dict(output.multimodal_outputs)
+            fields["metadata"] = {key: dict(value) for key, value in output.metadata.items()}
+            fields["tensors"] = dict(output.tensors)
+            fields["errors"] = dict(output.errors)
+            assert c.RequestOutput(**fields) == output
+            assert pickle.loads(pickle.dumps(output)) == output
 
 
 class TestChunkKinds:
@@ -270,6 +297,17 @@ class TestPayloads:
         }
         assert last.multimodal_outputs == {}
 
+    def test_a_declared_key_both_flat_and_nested_fails_the_request(self):
+        engine = Engine(spec=c.OutputSpec({"codes.audio": c.Concat(0)}))
+        payload = {"codes": {"audio": torch.ones(2, 4)}, "codes.audio": torch.ones(2, 4)}
+        (last,) = engine.send(payload)
+        assert last.errors[""].key == "codes.audio"
+
+    def test_a_declared_key_may_be_flat(self):
+        engine = Engine(spec=c.OutputSpec({"codes.audio": c.Concat(0)}))
+        last = engine.finish({"codes.audio": torch.ones(2, 4)})
+        assert last.tensors["codes.audio"].shape == (2, 4)
+
     def test_declared_keys_follow_the_output_kind(self):
         spec = c.OutputSpec({"codes.audio": c.Concat(0), "steps": c.Append()})
         engine = Engine(output_kind=DELTA, spec=spec)
@@ -347,8 +385,10 @@ class TestPayloads:
     def test_metadata_comes_with_every_output_from_its_first_chunk_on(self):
         engine = Engine(output_kind=DELTA)
         sent = engine.send({"audio": samples(1, 2), "sample_rate": 24000})
-        sent += engine.send({"audio": samples(1, 2), "codec": "pcm"})
+        sent += engine.send({"audio": samples(1, 2), "codec": "pcm", "sample_rate": 24000.0})
         sent.append(engine.finish())
+        assert type(sent[-1].metadata["audio"]["sample_rate"]) is int
+        assert list(sent[-1].metadata["audio"]) == ["sample_rate", "codec"]
         assert [dict(output.metadata["audio"]) for output in sent] == [
             {"sample_rate": 24000},
             {"sample_rate": 24000, "codec": "pcm"},
@@ -562,6 +602,18 @@ class TestCustomHandlers:
         last = engine.finish({"audio": torch.tensor([2.0, 4.0, 8.0])}, kind=c.ChunkKind.FINAL)
         assert last.multimodal_outputs["audio"].tolist() == [5]
 
+    def test_a_subclass_may_change_only_how_the_value_ends(self):
+        class Louder(type(default_registry().get("audio"))):
+            def consolidate(self, accumulated):
+                return super().consolidate(accumulated) * 2
+
+        registry = default_registry()
+        registry.register(Louder(), replace=True)
+        engine = Engine("audio", registry=registry)
+        engine.send({"audio": torch.tensor([1.0])})
+        last = engine.finish({"audio": torch.tensor([2.0])})
+        assert last.multimodal_outputs["audio"].tolist() == [2, 4]
+
     def test_what_a_handler_makes_of_what_it_reads_counts_as_extracted(self):
         class Merging(Depth):
             def extract(self, output):
@@ -610,6 +662,29 @@ class TestCustomHandlers:
         last = engine.finish({"depth_map": torch.tensor([-1.0])})
         assert last.multimodal_outputs == {}
         assert "validate" in str(last.errors["depth"])
+
+    def test_a_modality_that_turned_invalid_is_dropped(self):
+        engine = Engine("depth", registry=with_handler(Depth()), output_kind=CUMULATIVE)
+        sent = engine.send({"depth_map": torch.tensor([2.0])})
+        sent += engine.send({"depth_map": torch.tensor([-2.0])})
+        assert engine.processor.retained_bytes == 0
+        sent += engine.send({"depth_map": torch.tensor([2.0])})
+        assert [len(output.multimodal_outputs) for output in sent] == [1, 0, 0]
+        assert [list(output.errors) for output in sent] == [[], ["depth"], ["depth"]]
+
+    def test_the_first_error_stays(self):
+        calls = []
+
+        def broken(_output):
+            calls.append(1)
+            raise ValueError(f"failure {len(calls)}")
+
+        handler = Depth()
+        handler.extract = broken
+        engine = Engine("depth", registry=with_handler(handler), output_kind=DELTA)
+        sent = [*engine.send({"depth_map": samples(1)}), engine.finish({"depth_map": samples(1)})]
+        assert len(calls) == 2
+        assert all("failure 1" in str(output.errors["depth"]) for output in sent)
 
     @pytest.mark.parametrize(
         "value", [{"a": 1}, None, [torch.ones(1), 3], torch.nn.Parameter(samples(1))]
