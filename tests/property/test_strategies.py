@@ -142,7 +142,7 @@ def test_requests_reach_the_corners():
             "neither record nor input": params.item_metadata is None and inputs is None,
         }
 
-    check_all_found(st.processed_requests(), classify, max_examples=120)
+    check_all_found(st.processed_requests(), classify, max_examples=250)
 
 
 def check_all_found(strategy, classify, max_examples=300):
