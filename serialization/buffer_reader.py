@@ -121,7 +121,7 @@ class BufferReader:
                     expected = f"expected separate or equal tensors in buffer {index}"
                     raise DecodeError(f"{expected}, got two that overlap", "buffer")
                 past = end
-            if past != len(frame):
+            if past != len(frame) or not past:
                 expected = f"expected buffer {index} to end with its last tensor at byte {past}"
                 raise DecodeError(f"{expected}, got {len(frame)} bytes", "frames")
 

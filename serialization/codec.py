@@ -138,18 +138,22 @@ def _read(body: memoryview, buffers: list[memoryview], reading: Reading) -> Any:
     if len(parts) > _BODY_PARTS and not reading.tolerant:
         raise DecodeError(f"expected a body of 3 parts, got {len(parts)}", "unknown")
     name, value, sizes = parts[:_BODY_PARTS]
-    found = tuple(buffer.nbytes for buffer in buffers)
-    if sizes != found:
-        if type(sizes) is not tuple or not set(map(type, sizes)) <= {int}:
-            raise DecodeError("expected the sizes of the buffers", "type")
-        expected = f"expected {len(sizes)} buffers of the declared sizes"
-        raise DecodeError(f"{expected}, got {len(found)} of {sum(found)} bytes", "frames")
+    _check_sizes(sizes, buffers)
     build = codecs().from_wire.get(name) if type(name) is str else None
     if build is None:
         raise DecodeError("expected the name of a known type", "unknown")
     obj = build(value)
     reading.buffers.finish()
     return obj
+
+
+def _check_sizes(sizes: object, buffers: list[memoryview]) -> None:
+    if type(sizes) is not tuple or not set(map(type, sizes)) <= {int}:
+        raise DecodeError("expected the sizes of the buffers as ints", "type")
+    found = tuple(buffer.nbytes for buffer in buffers)
+    if sizes != found:
+        expected = f"expected {len(sizes)} buffers of the declared sizes"
+        raise DecodeError(f"{expected}, got {len(found)} of {sum(found)} bytes", "frames")
 
 
 def as_bytes(frame: object) -> memoryview:
@@ -185,6 +189,8 @@ class _Hook:
         if kind is TokenIds:
             return ExtType(EXT_TOKEN_IDS, value.tobytes())
         to_wire = codecs().to_wire.get(kind)
+        if kind is int:
+            raise Refused(value, "range", "an int of at most 64 bits", describe(value))
         if to_wire is None:
             raise Refused(value, "type", "a value that a payload can hold", describe(value))
         return [ExtType(EXT_RECORD, kind.__name__.encode()), to_wire(value)]

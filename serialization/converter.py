@@ -75,7 +75,7 @@ _RECORDS: Final[tuple[type[Contract], ...]] = (
 )
 """The attrs classes that travel, in an order in which each comes after those it holds."""
 
-_PASSED_ON: Final = frozenset((str, int, bool, bytes))
+_SCALARS: Final = frozenset((str, int, bool, float, bytes))
 _SEQUENCES: Final = frozenset((tuple[int, ...], tuple[str | None, ...]))
 _DIGESTS: Final = tuple[tuple[int, ...], ...]
 _DIGEST: Final = struct.Struct("<8i")
@@ -207,7 +207,10 @@ def _register_fields(converter: Converter) -> None:
         converter.register_unstructure_hook_func(lambda kind: matches(_required(kind)), to_wire)
         converter.register_structure_hook_func(lambda kind: matches(_required(kind)), from_wire)
 
-    register(lambda kind: kind in _PASSED_ON, _same, lambda raw, _: raw)
+    for scalar in _SCALARS:
+        # By class as well: cattrs' own hooks, which coerce, are registered so.
+        converter.register_structure_hook(scalar, _pass_on)
+    register(lambda kind: kind in _SCALARS, _same, _pass_on)
     register(lambda kind: kind in _SEQUENCES, _same, _sequence)
     register(lambda kind: kind == _DIGESTS, _digests, _sequence)
     register(lambda kind: kind == tuple[ItemRef, ...], _pack_refs, _unpack_refs)
@@ -223,6 +226,11 @@ def _register_fields(converter: Converter) -> None:
 
 def _same(value: object) -> object:
     return value
+
+
+def _pass_on(raw: object, _: object) -> object:
+    """The contract checks scalars: it alone knows their ranges."""
+    return raw
 
 
 def _payload(raw: object, _: object) -> FrozenMapping[Any]:

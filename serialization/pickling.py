@@ -4,6 +4,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from omniwire.serialization.blob import dumps, loads
 from omniwire.serialization.codec import decode, encode
 
@@ -26,8 +28,11 @@ def reduce_contract(
         EncodeError: As `encode`.
     """
     if protocol.__index__() >= _OUT_OF_BAND_PROTOCOL:
-        header, *buffers = encode(obj)
-        return restore_frames, (header, *map(pickle.PickleBuffer, buffers))
+        header, *frames = encode(obj)
+        # As arrays: CPython crashes when the garbage collector meets a cycle that holds a
+        # PickleBuffer of a memoryview and another view of it (3.11 does).
+        arrays = [np.frombuffer(frame, np.uint8) for frame in frames]
+        return restore_frames, (header, *map(pickle.PickleBuffer, arrays))
     return restore_blob, (dumps(obj),)
 
 

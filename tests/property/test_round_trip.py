@@ -98,9 +98,7 @@ def test_one_buffer(
 
 @contracts
 @given(data=hst.data(), protocol=hst.integers(2, pickle.HIGHEST_PROTOCOL))
-def test_pickles(
-    strategy: SearchStrategy[object], data: hst.DataObject, protocol: int
-) -> None:
+def test_pickles(strategy: SearchStrategy[object], data: hst.DataObject, protocol: int) -> None:
     send(data.draw(strategy), lambda value: pickle.loads(pickle.dumps(value, protocol)))
 
 
