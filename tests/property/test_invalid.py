@@ -55,7 +55,6 @@ def test_every_contract_has_invalid_variants():
         "accumulation_rules",  # with output_specs
         "arrays",  # with payloads, as tensors are
         "concats",
-        "frozen_mappings_of",
         "payload_values",
         "stacks",
         "tensors",

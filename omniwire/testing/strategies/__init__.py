@@ -56,7 +56,6 @@ from omniwire.testing.strategies.outputs import (
     stacks,
 )
 from omniwire.testing.strategies.payloads import (
-    frozen_mappings_of,
     payload_values,
     payloads,
     tensor_handles,
@@ -78,7 +77,6 @@ __all__ = [
     "disaggregated_params",
     "encoder_budgets",
     "encoder_capabilities",
-    "frozen_mappings_of",
     "invalid_disaggregated_params",
     "invalid_encoder_budgets",
     "invalid_encoder_capabilities",

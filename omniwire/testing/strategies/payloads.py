@@ -70,11 +70,6 @@ def payloads(*, handle_kinds: Sequence[str] = ()) -> SearchStrategy[FrozenMappin
     return _payloads(tuple(handle_kinds))
 
 
-def frozen_mappings_of(kind: type) -> SearchStrategy[FrozenMapping[object]]:
-    """Frozen mappings whose values are of one type, such as `FrozenMapping[int]`."""
-    return _mappings(st.from_type(kind))
-
-
 def tensors_or_handles(
     handle_kinds: Sequence[str],
     dtypes: SearchStrategy[torch.dtype] | None = None,
