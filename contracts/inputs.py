@@ -1,5 +1,6 @@
 """`MultimodalInput`: where each item stands in the prompt, and what it is."""
 
+import operator
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ _REQUIRED_FIELDS: Final = ("multimodal_hashes", "multimodal_positions", "multimo
 def as_hashes(value: Iterable[Sequence[int]]) -> tuple[HashWords, ...]:
     """A field converter: a list of lists as a tuple of tuples; the validator judges the rest."""
     if type(value) is list or type(value) is tuple:
-        return tuple([tupled(words) for words in value])
+        return tuple(map(tupled, value)) if list in map(type, value) else tuple(value)
     return value  # type: ignore[return-value]  # judged by the validator
 
 
@@ -154,10 +155,30 @@ class MultimodalInput(Contract):
             return
         assert offsets is not None
         offsets_sound = _check_offsets(offsets, len(positions), problems)
-        if offsets_sound and spans_sound and ends_sound and count is not None:
-            self._check_item_runs(offsets, positions, lengths, problems)
+        comparable = offsets_sound and spans_sound and ends_sound and count is not None
+        if comparable and not self._item_runs_agree(offsets, positions, lengths):
+            self._report_item_runs(offsets, positions, lengths, problems)
 
-    def _check_item_runs(
+    def _item_runs_agree(
+        self, offsets: tuple[int, ...], positions: tuple[int, ...], lengths: tuple[int, ...]
+    ) -> bool:
+        """Whether the runs are in order throughout and agree with the items, without a loop.
+
+        False also where the loop would find nothing: for items out of prompt order, and for
+        one without runs.
+        """
+        firsts = offsets[:-1]
+        if any(map(operator.ge, firsts, offsets[1:])):
+            return False
+        if any(map(operator.lt, positions[1:], map(operator.add, positions, lengths))):
+            return False
+        tokens_before = (0, *accumulate(lengths))
+        before_items = [tokens_before[offset] for offset in offsets]
+        num_tokens = tuple(map(operator.sub, before_items[1:], before_items))
+        starts = tuple([positions[first] for first in firsts])
+        return num_tokens == self.multimodal_lengths and starts == self.multimodal_positions
+
+    def _report_item_runs(
         self,
         offsets: tuple[int, ...],
         positions: tuple[int, ...],
@@ -341,7 +362,7 @@ def _check_ends(
 ) -> bool:
     if len(positions) != len(lengths):
         return False  # already reported against the number of hashes
-    if max(map(int.__add__, positions, lengths), default=0) <= INT32_MAX:
+    if max(map(operator.add, positions, lengths), default=0) <= INT32_MAX:
         return True
     for index, (position, length) in enumerate(zip(positions, lengths, strict=True)):
         if position + length > INT32_MAX:
@@ -372,7 +393,8 @@ def _check_offsets(offsets: tuple[int, ...], num_runs: int, problems: list[Probl
         return False
     if offsets[0] != 0:
         problems.append(Problem((name, 0), "sequence", "offsets from 0", str(offsets[0])))
-    for index, (before, after) in enumerate(pairwise(offsets)):
+    disordered = any(map(operator.lt, offsets[1:], offsets))
+    for index, (before, after) in enumerate(pairwise(offsets)) if disordered else ():
         if after < before:
             expected = f"an offset of at least {before}"
             problems.append(Problem((name, index + 1), "sequence", expected, str(after)))
