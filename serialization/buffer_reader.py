@@ -16,6 +16,7 @@ from omniwire.serialization.buffer_writer import (
     INLINE,
     MAX_DIMS,
     MAX_ELEMENTS,
+    SHAPED,
 )
 from omniwire.serialization.dtypes import NUMPY_DTYPES, TORCH_DTYPES
 from omniwire.serialization.limits import Limits
@@ -50,12 +51,14 @@ class BufferReader:
     Args:
         frames: The frames after the header, as bytes.
         limits: Bounds on the number of tensors and their bytes.
-        copy: Whether tensors own their memory, instead of aliasing a frame.
+        copy: Whether tensors own their memory, instead of aliasing a frame. References to one
+            range share it either way.
     """
 
     def __init__(self, frames: Sequence[memoryview], limits: Limits, *, copy: bool) -> None:
         self._frames = frames
         self._flat: dict[int, np.ndarray] = {}
+        self._private: dict[tuple[int, int], bytearray] = {}
         self._limits = limits
         self._copy = copy
         self._ranges: list[dict[int, int]] = [{} for _ in frames]  # start -> end
@@ -73,16 +76,14 @@ class BufferReader:
         if dtype is None:
             raise DecodeError(f"expected the code of a torch dtype, got {code}", "unknown")
         nbytes = self._account(shape, dtype.itemsize)
-        if placement == INLINE:
-            content = _inline_content(data, end, nbytes)
-            if not nbytes:
-                return torch.empty(0, dtype=torch.uint8).view(dtype).view(shape)
-            return _as_tensor(content, 0, shape, dtype)
-        index, offset = self._locate(data, end, nbytes)
-        if self._copy:
-            own = bytearray(self._frames[index][offset : offset + nbytes])
-            return _as_tensor(own, 0, shape, dtype)
-        return _as_tensor(self._memory(index), offset, shape, dtype)
+        memory, offset = self._content(data, end, nbytes, placement)
+        if not nbytes:
+            return torch.empty(0, dtype=torch.uint8).view(dtype).view(shape)
+        carrier = _CARRIERS.get(dtype)
+        array = np.ndarray(shape, carrier or _SAME_SIZE[dtype.itemsize], memory, offset)
+        # By way of numpy: it exports read-only memory to torch without a warning.
+        tensor = torch.from_numpy(array) if array.flags.writeable else from_dlpack(array)
+        return tensor if carrier else tensor.view(dtype)
 
     def array(self, data: bytes) -> np.ndarray:
         """Rebuild a numpy array from its extension payload; read-only unless it is a copy.
@@ -97,15 +98,9 @@ class BufferReader:
         nbytes = self._account(shape, dtype.itemsize)
         if not nbytes and prod(n or 1 for n in shape) > MAX_ELEMENTS // dtype.itemsize:
             raise DecodeError("expected a shape that a numpy array can have", "range")
-        if placement == INLINE:
-            array = np.ndarray(shape, dtype, _inline_content(data, end, nbytes))
-        else:
-            index, offset = self._locate(data, end, nbytes)
-            if self._copy:
-                own = bytearray(self._frames[index][offset : offset + nbytes])
-                return np.ndarray(shape, dtype, own)
-            array = np.ndarray(shape, dtype, self._memory(index), offset)
-        array.flags.writeable = self._copy
+        array = np.ndarray(shape, dtype, *self._content(data, end, nbytes, placement))
+        if not self._copy:
+            array.flags.writeable = False
         return array
 
     def finish(self) -> None:
@@ -127,12 +122,16 @@ class BufferReader:
 
     def _start(self, data: bytes) -> tuple[int, int, tuple[int, ...], int]:
         """The dtype code, placement and shape of a payload, and where they end."""
-        if len(data) < 3 or len(data) < 3 + 8 * data[2]:
+        num_dims = data[2] if len(data) > 2 else 0
+        end = 3 + 8 * num_dims
+        if len(data) < end:
             raise DecodeError(f"expected a whole tensor, got {len(data)} bytes", "syntax")
-        code, placement, num_dims = data[0], data[1], data[2]
+        if num_dims > MAX_DIMS:
+            raise DecodeError(f"expected at most {MAX_DIMS} dimensions, got {num_dims}", "range")
+        code, placement, _, *shape = SHAPED[num_dims].unpack_from(data)
         if placement not in (INLINE, IN_FRAME):
             raise DecodeError(f"expected a placement of 0 or 1, got {placement}", "unknown")
-        return code, placement, struct.unpack_from(f"<{num_dims}Q", data, 3), 3 + 8 * num_dims
+        return code, placement, tuple(shape), end
 
     def _account(self, shape: tuple[int, ...], itemsize: int) -> int:
         """The bytes of a tensor, after checking its shape and counting it."""
@@ -142,10 +141,8 @@ class BufferReader:
             expected = f"expected at most {self._limits.max_tensors} tensors"
             raise DecodeError(f"{expected}, got {got}", "limit")
         num_elements = prod(shape)
-        if (
-            len(shape) > MAX_DIMS
-            or num_elements > MAX_ELEMENTS
-            or (not num_elements and prod(n or 1 for n in shape) > MAX_ELEMENTS)
+        if num_elements > MAX_ELEMENTS or (
+            not num_elements and prod(n or 1 for n in shape) > MAX_ELEMENTS
         ):
             raise DecodeError("expected a shape that a tensor can have", "range")
         nbytes = num_elements * itemsize
@@ -154,6 +151,25 @@ class BufferReader:
             expected = f"expected at most {self._limits.max_total_bytes} bytes of tensors"
             raise DecodeError(f"{expected}, got {self._num_bytes} or more", "limit")
         return nbytes
+
+    def _content(
+        self, data: bytes, end: int, nbytes: int, placement: int
+    ) -> tuple[np.ndarray | bytearray, int]:
+        """Memory with the bytes of a tensor, and where in it they start."""
+        if placement == INLINE:
+            if len(data) != end + nbytes:
+                expected = f"expected {nbytes} inline bytes"
+                raise DecodeError(f"{expected}, got {len(data) - end}", "buffer")
+            return bytearray(data[end:]), 0
+        index, offset = self._locate(data, end, nbytes)
+        if not self._copy:
+            return self._memory(index), offset
+        # One copy of each range, so that it takes no more memory than arrived.
+        private = self._private.get((index, offset))
+        if private is None:
+            private = bytearray(self._frames[index][offset : offset + nbytes])
+            self._private[index, offset] = private
+        return private, 0
 
     def _locate(self, data: bytes, end: int, nbytes: int) -> tuple[int, int]:
         """The frame and offset of a tensor, after checking that its bytes are there."""
@@ -189,24 +205,3 @@ class BufferReader:
                 flat = np.frombuffer(bytearray(self._frames[index]), np.uint8)
             self._flat[index] = flat
         return flat
-
-
-def _as_tensor(
-    memory: np.ndarray | bytearray, offset: int, shape: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    """A tensor over memory that is known to hold it.
-
-    It comes by way of numpy, which exports read-only memory to torch without a warning.
-    """
-    carrier = _CARRIERS.get(dtype)
-    if carrier is not None:
-        return from_dlpack(np.ndarray(shape, carrier, memory, offset))
-    array = np.ndarray(shape, _SAME_SIZE[dtype.itemsize], memory, offset)
-    return from_dlpack(array).view(dtype)
-
-
-def _inline_content(data: bytes, end: int, nbytes: int) -> bytearray:
-    if len(data) != end + nbytes:
-        expected = f"expected {nbytes} inline bytes"
-        raise DecodeError(f"{expected}, got {len(data) - end}", "buffer")
-    return bytearray(data[end:])

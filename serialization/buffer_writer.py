@@ -39,6 +39,12 @@ MAX_ELEMENTS: Final = 2**63 - 1
 
 MAX_DIMS: Final = 64
 
+SHAPED: Final = tuple(struct.Struct(f"<BBB{n}Q") for n in range(MAX_DIMS + 1))
+"""By number of dimensions: the start of an extension payload."""
+
+PLACED: Final = tuple(struct.Struct(f"<BBB{n}QIQ") for n in range(MAX_DIMS + 1))
+"""By number of dimensions: an extension payload with a place in a frame."""
+
 _SAME_SIZE_INT: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -55,7 +61,7 @@ class BufferWriter:
         self._shared: list[tuple[int, int, int]] = []  # offset, address, bytes
         self._shared_index: int | None = None
         self._shared_size = 0
-        self._places: dict[Hashable, bytes] = {}
+        self._places: dict[Hashable, tuple[int, int]] = {}
         self._alive: list[object] = []  # owns what the addresses above point to
 
     def tensor(self, tensor: torch.Tensor) -> ExtType:
@@ -64,22 +70,22 @@ class BufferWriter:
         Raises:
             Refused: It is not a plain strided CPU tensor.
         """
-        problem = tensor_problem((), tensor)
-        if problem is not None:
-            raise Refused(tensor, problem.code, problem.expected, problem.got)
-        if not tensor.is_cpu:
-            expected = 'a CPU tensor (say `to_device("cpu")` first)'
-            raise Refused(tensor, "device", expected, describe(tensor))
         code = TORCH_CODES.get(tensor.dtype)
-        if code is None:
-            raise Refused(tensor, "dtype", "a data type that can travel", describe(tensor))
+        if (
+            type(tensor) is not torch.Tensor
+            or tensor.layout is not torch.strided
+            or tensor.is_nested
+            or not tensor.is_cpu
+            or code is None
+        ):
+            _refuse_tensor(tensor)
         shape, nbytes = tensor.shape, tensor.nbytes
         if len(shape) > MAX_DIMS:
             _refuse_shape(tensor)
         if not nbytes:
             if prod(n or 1 for n in shape) > MAX_ELEMENTS:
                 _refuse_shape(tensor)
-            return ExtType(EXT_TENSOR, _start(code, INLINE, shape))
+            return ExtType(EXT_TENSOR, SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape))
         plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         _check_storage(tensor, plain=plain)
         address = tensor.data_ptr()
@@ -93,9 +99,12 @@ class BufferWriter:
             flat = tensor if plain else contiguous(tensor)
             if nbytes <= MAX_INLINE_BYTES:
                 content = ctypes.string_at(flat.data_ptr(), nbytes)
-                return ExtType(EXT_TENSOR, _start(code, INLINE, shape) + content)
+                return ExtType(
+                    EXT_TENSOR, SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape) + content
+                )
             place = self._place(key, flat, flat.data_ptr(), nbytes)
-        return ExtType(EXT_TENSOR, _start(code, IN_FRAME, shape) + place)
+        start = PLACED[len(shape)].pack(code, IN_FRAME, len(shape), *shape, *place)
+        return ExtType(EXT_TENSOR, start)
 
     def array(self, array: "np.ndarray") -> ExtType:
         """The extension value of a numpy array; its bytes go inline or into a frame.
@@ -111,7 +120,10 @@ class BufferWriter:
         if len(shape) > MAX_DIMS:
             _refuse_shape(array)
         if nbytes <= MAX_INLINE_BYTES:
-            return ExtType(EXT_ARRAY, _start(code, INLINE, shape) + array.tobytes())
+            return ExtType(
+                EXT_ARRAY,
+                SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape) + array.tobytes(),
+            )
         address = array.ctypes.data
         key: Hashable = (
             (address, nbytes)
@@ -122,7 +134,8 @@ class BufferWriter:
         if place is None:
             flat = np.ascontiguousarray(array)
             place = self._place(key, flat, flat.ctypes.data, nbytes)
-        return ExtType(EXT_ARRAY, _start(code, IN_FRAME, shape) + place)
+        start = PLACED[len(shape)].pack(code, IN_FRAME, len(shape), *shape, *place)
+        return ExtType(EXT_ARRAY, start)
 
     def finish(self) -> list[memoryview]:
         """The frames, read-only, 1-D, of bytes; the shared one is filled now."""
@@ -136,8 +149,8 @@ class BufferWriter:
 
     def _place(
         self, key: Hashable, flat: torch.Tensor | np.ndarray, address: int, nbytes: int
-    ) -> bytes:
-        """Give the bytes at `address` a place in a frame."""
+    ) -> tuple[int, int]:
+        """Give the bytes at `address` a place: the index of a frame and the offset in it."""
         self._alive.append(flat)
         if nbytes < MIN_OWN_FRAME_BYTES:
             if self._shared_index is None:
@@ -149,13 +162,18 @@ class BufferWriter:
         else:
             index, offset = len(self._frames), 0
             self._frames.append(_memory(flat))
-        place = struct.pack("<IQ", index, offset)
-        self._places[key] = place
+        place = self._places[key] = index, offset
         return place
 
 
-def _start(code: int, placement: int, shape: tuple[int, ...]) -> bytes:
-    return struct.pack(f"<BBB{len(shape)}Q", code, placement, len(shape), *shape)
+def _refuse_tensor(tensor: torch.Tensor) -> NoReturn:
+    problem = tensor_problem((), tensor)
+    if problem is not None:
+        raise Refused(tensor, problem.code, problem.expected, problem.got)
+    if not tensor.is_cpu:
+        expected = 'a CPU tensor (say `to_device("cpu")` first)'
+        raise Refused(tensor, "device", expected, describe(tensor))
+    raise Refused(tensor, "dtype", "a data type that can travel", describe(tensor))
 
 
 def _refuse_shape(value: torch.Tensor | np.ndarray) -> NoReturn:

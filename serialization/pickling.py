@@ -31,7 +31,7 @@ def reduce_contract(
         header, *frames = encode(obj)
         # As arrays: CPython crashes when the garbage collector meets a cycle that holds a
         # PickleBuffer of a memoryview and another view of it (3.11 does).
-        arrays = [np.frombuffer(frame, np.uint8) for frame in frames]
+        arrays: list[Any] = [np.frombuffer(frame, np.uint8) for frame in frames]
         return restore_frames, (header, *map(pickle.PickleBuffer, arrays))
     return restore_blob, (dumps(obj),)
 

@@ -1,12 +1,15 @@
 """The law of the wire: what arrives equals what was sent, bit for bit, or was refused by path."""
 
 import pickle
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 
 import attrs
+import msgpack
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as hst
 from hypothesis.strategies import SearchStrategy
 
@@ -20,6 +23,7 @@ from omniwire.contracts import (
     TensorHandle,
 )
 from omniwire.serialization import decode, dumps, encode, loads
+from omniwire.serialization.converter import codecs
 from omniwire.testing import assert_equal
 from omniwire.testing import strategies as st
 
@@ -125,6 +129,69 @@ def test_arbitrary_bytes_are_refused(junk: bytes) -> None:
             read()
 
 
+def sealed(body: bytes, version: int) -> bytes:
+    head = b"\x95\xa8omniwire" + struct.pack(">BHBH", 0xCD, version, 0xCD, 1)
+    return head + struct.pack(">BIBI", 0xCE, zlib.crc32(body), 0xC6, len(body)) + body
+
+
+NAMES = [*codecs().from_wire, "Later"]
+FIELDS = sorted(
+    {name for kind in codecs().to_wire if attrs.has(kind) for name in attrs.fields_dict(kind)}
+)
+EXTENSIONS = hst.builds(
+    msgpack.ExtType,
+    hst.integers(0, 9),
+    hst.binary(max_size=40) | hst.sampled_from([name.encode() for name in NAMES]),
+)
+TENSORS = hst.builds(
+    lambda kind, start, shape, rest: msgpack.ExtType(
+        kind, struct.pack(f"<BBB{len(shape)}Q", *start, len(shape), *shape) + rest
+    ),
+    hst.sampled_from([2, 3]),
+    hst.tuples(hst.integers(0, 42), hst.integers(0, 2)),
+    hst.lists(hst.sampled_from([0, 1, 2, 16, 2**32, 2**63]), max_size=3),
+    hst.binary(max_size=16) | hst.just(bytes(12)),
+)
+MSGPACK = hst.recursive(
+    hst.none()
+    | hst.booleans()
+    | hst.integers(-(2**63), 2**64 - 1)
+    | hst.floats()
+    | hst.text(max_size=5)
+    | hst.sampled_from(["image", "delta", "arena", "PeerDied"])
+    | hst.binary(max_size=5)
+    | EXTENSIONS
+    | TENSORS,
+    lambda values: (
+        hst.lists(values, max_size=4)
+        | hst.dictionaries(hst.sampled_from(FIELDS) | hst.text(max_size=3), values, max_size=4)
+        | hst.tuples(hst.sampled_from(NAMES), values).map(
+            lambda pair: [msgpack.ExtType(1, pair[0].encode()), pair[1]]
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=500)
+@given(
+    hst.sampled_from(NAMES),
+    MSGPACK,
+    hst.sampled_from([[], [16], [128]]),
+    hst.integers(1, 2),
+    hst.booleans(),
+)
+def test_arbitrary_msgpack_is_refused_or_valid(
+    name: str, value: object, sizes: list[int], version: int, copy: bool
+) -> None:
+    header = sealed(msgpack.packb([name, value, sizes]), version)
+    try:
+        arrived = decode([header, *map(bytes, sizes)], copy=copy)
+    except DecodeError:
+        return
+    assert_equal(decode(encode(arrived)), arrived)
+
+
 @given(hst.sampled_from(["image", "audio"]), hst.integers(0, 2**63 - 1))
 def test_item_refs(modality: str, index: int) -> None:
     ref = ItemRef(modality, index)
@@ -134,8 +201,6 @@ def test_item_refs(modality: str, index: int) -> None:
 
 def test_every_contract_has_its_law() -> None:
     """The table above leaves out none of the attrs classes that travel."""
-    from omniwire.serialization.converter import codecs
-
     drawn = {
         "Append", "Concat", "DisaggregatedParams", "EncoderBudget", "EncoderCapability",
         "FrozenMapping", "ItemRef", "MultimodalInput", "MultimodalItemMetadata",
