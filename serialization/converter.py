@@ -84,10 +84,11 @@ _KINDS: Final = {kind.value: kind for kind in ChunkKind}
 
 
 class Codecs(NamedTuple):
-    """How every contract is written and read."""
+    """How every contract is written and read, and the converter that holds the fields' hooks."""
 
     to_wire: dict[type, ToWire]
     from_wire: dict[str, FromWire]
+    converter: Converter
 
 
 @functools.cache
@@ -107,7 +108,7 @@ def codecs() -> Codecs:
     _register_fields(converter)
     for record in _RECORDS:
         to_wire[record], from_wire[record.__name__] = _register_record(converter, record)
-    return Codecs(to_wire, from_wire)
+    return Codecs(to_wire, from_wire, converter)
 
 
 def _register_record(converter: Converter, record: type[Contract]) -> tuple[ToWire, FromWire]:
@@ -136,7 +137,7 @@ def _register_record(converter: Converter, record: type[Contract]) -> tuple[ToWi
             raise DecodeError(f"expected a {record.__name__} with {lacking}", "missing")
         return structure(values, record)
 
-    to_wire = _guard(record, unstructure)
+    to_wire = _sendable(record, unstructure)
     converter.register_unstructure_hook_func(
         lambda kind: _required(kind) is record,
         lambda value: None if value is None else to_wire(value),
@@ -148,8 +149,8 @@ def _register_record(converter: Converter, record: type[Contract]) -> tuple[ToWi
     return to_wire, from_wire
 
 
-def _guard(record: type[Contract], unstructure: ToWire) -> ToWire:
-    """Refuse what a record may hold in its own process only."""
+def _sendable(record: type[Contract], unstructure: ToWire) -> ToWire:
+    """The same, but refusing what a record may hold in its own process only."""
     if record is MultimodalParams:
 
         def params_to_wire(params: MultimodalParams) -> Any:

@@ -6,9 +6,11 @@ import struct
 import threading
 from collections.abc import Callable
 
+import attrs
 import numpy as np
 import pytest
 import torch
+from cattrs.fns import identity
 
 from omniwire.contracts import (
     AccumulationError,
@@ -33,6 +35,8 @@ from omniwire.contracts import (
 )
 from omniwire.contracts.errors import WIRE_ERRORS
 from omniwire.serialization import decode, dumps, encode, loads
+from omniwire.serialization.converter import codecs
+from omniwire.serialization.dtypes import TORCH_CODES
 
 
 def arrive(value: object) -> object:
@@ -379,6 +383,20 @@ class TestRefusals:
         assert "1234" not in str(caught.value)
         restored = pickle.loads(pickle.dumps(caught.value))
         assert (restored.path, restored.code) == (caught.value.path, caught.value.code)
+
+
+def test_no_field_is_left_to_the_hooks_of_cattrs() -> None:
+    """They coerce: `int("3")`, `list(...)`. Each annotation must be one that we know."""
+    to_wire, _, converter = codecs()
+    fields = [field for kind in to_wire if attrs.has(kind) for field in attrs.fields(kind)]
+    special = {"encoder_state", "payload", "input_partitions", "errors", "_packed"}
+    for field in fields:
+        if field.name not in special:
+            read = converter.get_structure_hook(field.type)
+            assert read.__module__ == codecs.__module__, field
+            write = converter.get_unstructure_hook(field.type)
+            ours = getattr(write, "__module__", None) == codecs.__module__
+            assert ours or write in (identity, TORCH_CODES.__getitem__), field
 
 
 class TestShape:

@@ -219,11 +219,11 @@ class TestSyntax:
     def test_nested_records(self) -> None:
         value: object = {"multimodal_data": {}}
         name = ext(RECORD, b"MultimodalParams")
-        for _ in range(200):
+        for _ in range(100):
             value = {"multimodal_data": {"p": [name, value]}}
         assert code_of(message("MultimodalParams", value)) == "limit"
         chunk: object = {"request_id": "r", "step": 0, "output_type": "t"}
-        for _ in range(150):
+        for _ in range(100):
             output = {"multimodal_outputs": {"p": [ext(RECORD, b"OutputChunk"), chunk]}}
             chunk = {**chunk, "output": output}  # type: ignore[dict-item]  # grows inwards
         assert code_of(message("OutputChunk", chunk)) in ("limit", "contract")
