@@ -30,6 +30,7 @@ def test_reference_page_is_what_the_docstrings_make(page: str) -> None:
 def test_every_field_of_every_contract_is_documented() -> None:
     """A field that no docstring mentions would be missing from the page's tables."""
     import attrs
+
     import omniwire.contracts
 
     page = (DOCS / "reference" / "contracts.md").read_text()
