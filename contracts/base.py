@@ -81,6 +81,7 @@ class Contract:
 def _field_depth(value: object) -> int:
     if isinstance(value, Contract):
         return value._depth_on_wire()
-    if isinstance(value, tuple):
-        return 2  # the deepest tuple field of any contract is a tuple of tuples
+    if isinstance(value, tuple):  # of records of one type, of tuples of ints, or of ints
+        first = value[0] if value else None
+        return 1 + (first._depth_on_wire() if isinstance(first, Contract) else 1)
     return int(getattr(value, "_depth", 0))  # a FrozenMapping knows its own
