@@ -48,6 +48,11 @@ def test_a_hidden_size_out_of_range(refusal, size: int) -> None:
     )
 
 
+def test_the_smallest_sizes() -> None:
+    assert EncoderCapability(hidden_size=1).hidden_size == 1
+    assert [getattr(budget(), name) for name in BOUNDS] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("value", NOT_INTS)
 def test_a_bound_that_is_no_int(refusal, name: str, value: object) -> None:

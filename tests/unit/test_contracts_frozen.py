@@ -1,6 +1,7 @@
 """`FrozenMapping`, what a payload may hold, and that no contract can be changed."""
 
 import collections
+import contextlib
 import enum
 import functools
 import time
@@ -29,6 +30,7 @@ from omniwire.contracts import (
 )
 from omniwire.contracts.base import Contract
 from omniwire.contracts.frozen import MAX_PAYLOAD_DEPTH
+from omniwire.serialization import Limits, dumps, loads
 
 HANDLE = TensorHandle("arena", torch.float32, (2, 3), b"slot")
 
@@ -369,6 +371,17 @@ class TestDepth:
         assert refusal(
             FrozenMapping, {"a": MultimodalParams(multimodal_data=nested_dicts(31))}
         ) == (ContractValueError, [(("a",), "depth")])
+
+    def test_the_deepest_that_a_payload_may_hold_is_what_the_wire_carries(
+        self, build_to_send: Callable[[], object]
+    ) -> None:
+        """Contracts and the default `Limits` count the same levels."""
+        assert Limits().max_depth == MAX_PAYLOAD_DEPTH
+        payload: object = build_to_send()
+        with contextlib.suppress(ContractValueError):
+            while True:
+                payload = FrozenMapping({"k": payload})
+        assert loads(dumps(payload)) == payload
 
     def test_a_list_that_contains_itself(self, refusal) -> None:
         endless: list = []

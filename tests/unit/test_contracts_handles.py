@@ -11,6 +11,7 @@ from omniwire.contracts import (
     TensorHandle,
     TensorSource,
 )
+from omniwire.contracts.handles import resolved
 
 
 class Source:
@@ -141,6 +142,11 @@ class TestResolve:
     def test_another_tensor_than_declared(self, tensor: torch.Tensor) -> None:
         with pytest.raises(HandoffError):
             handle(payload=Source(tensor)).resolve()
+
+    def test_a_tensor_stands_for_itself(self) -> None:
+        tensor = torch.zeros(2, 3)
+        assert resolved(tensor) is tensor
+        assert resolved(handle(kind="local", payload=tensor)) is tensor
 
     def test_an_unattached_handle(self) -> None:
         with pytest.raises(HandoffError):

@@ -133,6 +133,13 @@ class TestRefs:
             ],
         )
 
+    def test_a_negative_index_of_a_modality_seen_before(self, refusal) -> None:
+        refs = [("image", 0), ("image", -1), ("image", 1)]
+        assert refusal(MultimodalItemMetadata, refs) == (
+            ContractValueError,
+            [(("item_refs", 1, "index"), "range")],
+        )
+
     @pytest.mark.parametrize("index", NOT_INTS)
     def test_the_last_index_of_a_thousand(self, refusal, index: object) -> None:
         refs = [*[("image", i) for i in range(999)], ("image", index)]

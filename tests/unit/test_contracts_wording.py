@@ -174,6 +174,9 @@ MESSAGES = {
     "- at $.input_partitions.audio": (
         lambda: MultimodalItemMetadata([], input_partitions={"audio": {}})
     ),
+    "MultimodalItemMetadata: expected a (modality, index) pair, got 'ab' - at $.item_refs[0]": (
+        lambda: MultimodalItemMetadata(["ab"])
+    ),
     "MultimodalItemMetadata: expected 6 as in the other record, got 7 "
     "- at $.output_embedding_lengths[1]": (
         lambda: MultimodalItemMetadata([("image", 0), ("image", 1)], None, [4, 6]).merge(
