@@ -6,7 +6,9 @@ from typing import Final
 import click
 
 _SUBCOMMANDS: Final = {
+    "check": ("omniwire.inspector.command", "check_command"),
     "demo": ("omniwire.demo.command", "demo_command"),
+    "inspect": ("omniwire.inspector.command", "inspect_command"),
 }
 """Where each subcommand is defined: its module and its name there."""
 
