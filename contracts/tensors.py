@@ -10,7 +10,8 @@ from omniwire.contracts.errors import Path, Problem
 
 _NUMPY_KINDS: Final = frozenset("biufc")
 _MAX_NUMPY_ITEM_BYTES: Final = 8  # per real number: long double has no portable form
-_SAME_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+SAME_SIZE_INT: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By bytes of an element, a type that every kernel of torch knows."""
 _INT_DTYPES: Final = frozenset(
     getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 )
@@ -74,9 +75,9 @@ def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     `tensor` where that is contiguous already, and is a copy otherwise.
     """
     plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.dtype.itemsize in _SAME_SIZE:
+    if plain.dtype.itemsize in SAME_SIZE_INT:
         # Some of the small types have no kernel to copy them, and complex32 warns.
-        plain = plain.view(_SAME_SIZE[plain.dtype.itemsize])
+        plain = plain.view(SAME_SIZE_INT[plain.dtype.itemsize])
     flat = plain.contiguous().view(-1)
     if flat.numel() <= 1 and flat.stride(0) != 1:
         # It counts as contiguous, yet refuses a view as bytes.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,15 @@ from omniwire.contracts.errors import Path, Problem, contract_error
 from omniwire.contracts.frozen import FrozenMapping
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.items import MultimodalItemPartition
+from omniwire.contracts.tensors import SAME_SIZE_INT
+
+_GATHERED_AS_THEY_ARE: Final = frozenset(
+    (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.complex64, torch.complex128),
+    )
+)
 
 
 class ItemPicker:
@@ -129,7 +138,7 @@ class _Layout:
 
     def take_tensor(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
         if self._order is not None:
-            return tensor.index_select(axis, self._index_on(tensor.device))
+            return _gather(tensor, axis, self._index_on(tensor.device))
         if self.size == self.extent:
             return tensor
         return tensor.narrow(axis, self.start, self.size)
@@ -158,6 +167,14 @@ class _Layout:
                 index = index.to(device)
             self._uploaded[device] = index
         return index
+
+
+def _gather(tensor: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
+    """`index_select` for every data type: torch has no kernel for some of the rarer ones."""
+    as_int = SAME_SIZE_INT.get(tensor.dtype.itemsize)
+    if tensor.dtype in _GATHERED_AS_THEY_ARE or as_int is None or tensor.is_conj():
+        return tensor.index_select(axis, index)
+    return tensor.view(as_int).index_select(axis, index).view(tensor.dtype)
 
 
 def _packed_order(

@@ -91,15 +91,9 @@ def test_selecting_all_items_in_order_changes_nothing(record):
 
 
 def try_select(params, indices):
-    """The view, or None where there is none.
-
-    The layout of an undeclared modality cannot always be told, and torch has no kernel to
-    gather some of the rarer data types.
-    """
+    """The view, or None where there is none: an undeclared layout cannot always be told."""
     try:
         return select(params, indices)
-    except NotImplementedError:
-        return None
     except ContractError as error:
         if {problem.code for problem in error.problems} <= {"missing", "type"}:
             return None

@@ -499,3 +499,32 @@ def test_select_inputs_names_its_own_argument() -> None:
     with pytest.raises(ContractValueError) as caught:
         select_inputs({"image": {"x": torch.zeros(3)}}, record, [1])
     assert caught.value.problems[0].path == ("data", "image", "x")
+
+
+RARE_DTYPES = [
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.complex32,
+    torch.float8_e4m3fn,
+    torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2,
+    torch.uint4,
+    torch.bits8,
+]
+
+
+@pytest.mark.parametrize("dtype", RARE_DTYPES, ids=str)
+def test_rare_dtypes_are_gathered_too(dtype: torch.dtype) -> None:
+    """torch has no `index_select` kernel for some of them."""
+    size = dtype.itemsize
+    content = torch.arange(3 * size, dtype=torch.uint8)
+    record = MultimodalItemMetadata(
+        [("image", i) for i in range(3)],
+        input_partitions={"image": {"x": MultimodalItemPartition()}},
+    )
+    payload = {"image": {"x": content.view(dtype)}, "item_metadata": record}
+    chosen = select(MultimodalParams(multimodal_data=payload), [2, 0]).multimodal_data["image"]["x"]
+    assert chosen.dtype == dtype
+    expected = [*range(2 * size, 3 * size), *range(size)]
+    assert chosen.view(torch.uint8).tolist() == expected
