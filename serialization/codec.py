@@ -127,6 +127,7 @@ def _read(body: memoryview, buffers: list[memoryview], reading: Reading) -> Any:
             body,
             use_list=False,
             object_pairs_hook=list,
+            strict_map_key=False,  # the keys of what is not ignored are checked with the rest
             ext_hook=reading.extension,
         )
     except DecodeError:

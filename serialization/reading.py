@@ -29,6 +29,10 @@ FromWire = Callable[[Any], Any]
 _LEAVES: Final = frozenset(
     (str, int, float, bool, type(None), bytes, torch.Tensor, np.ndarray, TokenIds)
 )
+_UNNAMED: Final = frozenset(("FrozenMapping", "TokenIds"))
+"""The types that a payload holds as they are, without their name."""
+
+_STR: Final = frozenset((str,))
 _DIGEST: Final = struct.Struct("<8i")
 
 
@@ -84,7 +88,11 @@ class Reading:
     def extension(self, code: int, data: bytes) -> object:
         """The value of a msgpack extension type."""
         read = _EXTENSIONS.get(code)
-        return UnknownExtension(code) if read is None else read(self.buffers, data)
+        if read is not None:
+            return read(self.buffers, data)
+        if self.tolerant:  # it may stand in a field that is ignored
+            return UnknownExtension(code)
+        raise DecodeError(f"expected a known extension type, got {code}", "unknown")
 
     def payload(self, raw: object) -> FrozenMapping[Any]:
         """A payload tree: a mapping, frozen all the way down."""
@@ -103,8 +111,6 @@ class Reading:
         values = unique(pairs)
         depth = 0
         for key, value in pairs:
-            if type(key) is not str:
-                raise DecodeError("expected string keys in a payload, got bytes", "type")
             if type(value) not in _LEAVES:
                 values[key], inner = self._nested(value, room - 1)
                 depth = max(depth, inner)
@@ -138,9 +144,10 @@ class Reading:
         self._check_room(room)
         if len(pair) != 2:
             raise DecodeError("expected a record's name and value", "syntax")
-        build = self._records.get(pair[0].name)
+        name = pair[0].name
+        build = None if name in _UNNAMED else self._records.get(name)
         if build is None:
-            raise DecodeError(f"expected a known type, got {ascii(pair[0].name)[:80]}", "unknown")
+            raise DecodeError(f"expected a known record, got {ascii(name)[:80]}", "unknown")
         outer, self._room = self._room, room - 1
         try:
             record = build(pair[1])
@@ -161,7 +168,9 @@ READING: ContextVar[Reading] = ContextVar("READING")
 
 
 def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The pairs of a map as a dict, none of its keys twice."""
+    """The pairs of a map as a dict: its keys are strings, none of them twice."""
+    if not {type(key) for key, _ in pairs} <= _STR:
+        raise DecodeError("expected string keys", "type")
     values = dict(pairs)
     if len(values) != len(pairs):
         raise DecodeError("expected each key of a map once", "duplicate")
@@ -173,6 +182,7 @@ def _record_name(_: BufferReader, data: bytes) -> RecordName:
 
 
 def _token_ids(_: BufferReader, data: bytes) -> TokenIds:
+    _check_multiple(data, 4)
     try:
         return TokenIds.frombytes(data)
     except ContractError as error:
