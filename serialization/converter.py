@@ -164,7 +164,7 @@ def _sendable(record: type[Contract], unstructure: ToWire) -> ToWire:
     if record is TensorHandle:
 
         def handle_to_wire(handle: TensorHandle) -> Any:
-            if handle.kind == "local" or type(handle.payload) is not bytes:
+            if type(handle.payload) is not bytes:
                 expected = "a handle that another process can attach"
                 raise Refused(handle, "state", expected, repr(handle))
             if handle.dtype not in TORCH_CODES:

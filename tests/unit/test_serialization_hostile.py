@@ -688,6 +688,7 @@ class TestOneBuffer:
         assert self.refused(good[:40] + b"\x01" + good[41:]) == "syntax"
         assert self.refused(self.table()) == "frames"
         assert self.refused(self.table(2**64 - 1).ljust(64, b"\0") + header) == "truncated"
+        assert self.refused(self.table(*[0] * 65_538)) == "limit"
         assert self.refused(self.table(len(header), 0).ljust(64, b"\0") + header) in (
             "frames",
             "truncated",

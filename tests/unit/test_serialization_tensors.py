@@ -323,6 +323,16 @@ class TestPlaces:
         assert [len(frame) for frame in frames[1:]] == [128 * 256 * 4, 128 * 255 * 4]
         assert torch.equal(decode(frames)["values"][1], base.t())
 
+    def test_views_that_differ_in_their_bits_alone_travel_apart(self) -> None:
+        numbers = torch.tensor([[1 + 2j, 3 - 4j]] * 200).t()
+        plain, conjugate = decode(frames_of(numbers, numbers.conj()))["values"]
+        assert plain[:, 0].tolist() == [1 + 2j, 3 - 4j]
+        assert conjugate[:, 0].tolist() == [1 - 2j, 3 + 4j]
+        negative = numbers.conj().imag
+        first, second = decode(frames_of(numbers.imag, negative))["values"]
+        assert first[:, 0].tolist() == [2.0, -4.0]
+        assert second[:, 0].tolist() == [-2.0, 4.0]
+
     def test_overlapping_tensors_travel_apart(self) -> None:
         base = torch.arange(1000.0)
         frames = frames_of(base[:600], base[400:], base)
