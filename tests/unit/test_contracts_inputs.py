@@ -100,6 +100,7 @@ class TestHashes:
         words[0] = 9
         assert record.multimodal_hashes == ((1, 2, 3, 4, 5, 6, 7, 8),)
         assert type(record.multimodal_hashes[0]) is tuple
+        assert MultimodalInput((words,), (1,), (5,)).multimodal_hashes == ((9, *words[1:]),)
 
     @pytest.mark.parametrize("hashes", [None, "hash", 5, {0: HASH}, iter([HASH])])
     def test_no_tuple_or_list_of_hashes(self, refusal, hashes: object) -> None:
@@ -138,7 +139,16 @@ class TestHashes:
             ContractValueError,
             [(("multimodal_hashes", 0, 7), "range")],
         )
-        assert one_item(multimodal_hashes=[(INT32_MAX, -(2**31), *HASH[2:])])
+
+    @pytest.mark.parametrize("word", [INT32_MAX, -(2**31)])
+    def test_the_extreme_words_are_sound(self, refusal, word: int) -> None:
+        """So the other fields are judged against the number of hashes."""
+        hashes = [(word, *HASH[1:])]
+        assert one_item(multimodal_hashes=hashes).multimodal_hashes[0][0] == word
+        assert refusal(one_item, multimodal_hashes=hashes, multimodal_positions=[]) == (
+            ContractValueError,
+            [(("multimodal_positions",), "count")],
+        )
 
 
 @pytest.mark.parametrize("name", ["multimodal_positions", "multimodal_lengths"])
@@ -177,6 +187,13 @@ def test_a_span_ends_inside_int32(refusal) -> None:
     assert refusal(MultimodalInput, hashes, positions, [3, INT32_MAX, 1]) == (
         ContractValueError,
         [(("multimodal_lengths", 0), "range"), (("multimodal_lengths", 2), "range")],
+    )
+
+
+def test_ends_of_fields_that_disagree_are_not_judged(refusal) -> None:
+    assert refusal(MultimodalInput, None, [INT32_MAX, 0], [5]) == (
+        ContractTypeError,
+        [(("multimodal_hashes",), "type")],
     )
 
 
@@ -241,9 +258,15 @@ class TestRuns:
         assert record.select([0]).multimodal_run_positions == (1,)
         assert record.select([1]).multimodal_run_positions == (4, 6)
 
-    def test_an_item_of_no_tokens_has_no_runs(self) -> None:
-        record = with_runs([0, 0, 2], [4, 6], [1, 2], multimodal_lengths=[0, 3])
-        assert record.multimodal_item_run_cu_offsets == (0, 0, 2)
+    def test_an_item_of_no_tokens_has_no_runs(self, refusal) -> None:
+        first = with_runs([0, 0, 2], [4, 6], [1, 2], multimodal_lengths=[0, 3])
+        assert first.multimodal_item_run_cu_offsets == (0, 0, 2)
+        last = with_runs([0, 1, 1], [1], [2], multimodal_lengths=[2, 0])
+        assert last.multimodal_item_run_cu_offsets == (0, 1, 1)
+        assert refusal(with_runs, [0, 0, 2], [4, 6], [1, 2], multimodal_lengths=[1, 4]) == (
+            ContractValueError,
+            [(("multimodal_lengths", 0), "sum"), (("multimodal_lengths", 1), "sum")],
+        )
 
     @pytest.mark.parametrize(
         "given", [c for n in (1, 2) for c in itertools.combinations(RUN_FIELDS, n)]
@@ -299,12 +322,20 @@ class TestRuns:
             [(("multimodal_item_run_cu_offsets", 0), "sequence")],
         )
 
-    def test_offsets_never_decrease(self, refusal) -> None:
-        runs = ([0, 3, 1, 2, 3], [1, 4, 6], [2, 1, 2])
-        spans = {"multimodal_positions": [1, 4, 4, 6], "multimodal_lengths": [2, 1, 1, 2]}
-        assert refusal(with_runs, *runs, **spans, multimodal_hashes=[HASH] * 4) == (
+    @pytest.mark.parametrize(
+        ("offsets", "wrong"),
+        [([0, 2, 1, 3], [2]), ([0, 2, 2, 1, 3], [3]), ([0, 3, 1, 2, 1, 3], [2, 4])],
+    )
+    def test_offsets_never_decrease(self, refusal, offsets: list[int], wrong: list[int]) -> None:
+        num_items = len(offsets) - 1
+        fields = {
+            "multimodal_hashes": [HASH] * num_items,
+            "multimodal_positions": [1] * num_items,
+            "multimodal_lengths": [1] * num_items,
+        }
+        assert refusal(with_runs, offsets, [1, 4, 6], [2, 1, 2], **fields) == (
             ContractValueError,
-            [(("multimodal_item_run_cu_offsets", 2), "sequence")],
+            [(("multimodal_item_run_cu_offsets", i), "sequence") for i in wrong],
         )
 
     @pytest.mark.parametrize("last", [2, 4])
@@ -325,8 +356,12 @@ class TestRuns:
         positions = [1, INT32_MAX - 2]
         runs = dict(zip(RUN_FIELDS, ([0, 2], positions, [2, 2]), strict=True))
         assert one_item(**runs, multimodal_lengths=[4])
+        assert refusal(one_item, **runs, multimodal_lengths=[5]) == (
+            ContractValueError,
+            [(("multimodal_lengths", 0), "sum")],
+        )
         runs["multimodal_run_lengths"] = [2, 3]
-        assert refusal(one_item, **runs) == (
+        assert refusal(one_item, **runs, multimodal_lengths=[9]) == (
             ContractValueError,
             [(("multimodal_run_lengths", 1), "range")],
         )
@@ -347,7 +382,12 @@ class TestRuns:
         )
 
     def test_the_runs_of_an_item_are_disjoint(self, refusal) -> None:
-        assert with_runs([0, 1, 3], [1, 4, 5], [2, 1, 2])  # they may touch
+        touching = ([0, 1, 3], [1, 4, 5], [2, 1, 2])
+        assert with_runs(*touching)
+        assert refusal(with_runs, *touching, multimodal_lengths=[2, 4]) == (
+            ContractValueError,
+            [(("multimodal_lengths", 1), "sum")],
+        )
         assert refusal(with_runs, [0, 1, 3], [1, 4, 5], [2, 2, 1]) == (
             ContractValueError,
             [(("multimodal_run_positions", 2), "order")],
@@ -405,6 +445,13 @@ class TestRuns:
         )
         assert issubclass(kind, (ContractTypeError, ContractValueError))
         assert len(set(problems)) == len(problems) >= 1
+
+    def test_runs_are_not_judged_against_faulty_spans(self, refusal) -> None:
+        runs = ([0, 1, 3], [9, 4, 6], [2, 1, 2])
+        assert refusal(with_runs, *runs, multimodal_positions=[1]) == (
+            ContractValueError,
+            [(("multimodal_positions",), "count")],
+        )
 
     def test_an_empty_tuple_of_offsets_beside_faulty_hashes(self, refusal) -> None:
         assert refusal(MultimodalInput, None, [], [], None, [], [], []) == (

@@ -293,6 +293,13 @@ class TestPartitions:
             [(("input_partitions", "audio"), "unknown"), (("input_partitions", "Video"), "format")],
         )
 
+    def test_packed_lengths_of_an_unknown_modality_have_no_count(self, refusal) -> None:
+        partitions = {"audio": {"features": PACKED([1, 2])}}
+        assert refusal(MultimodalItemMetadata, [("image", 0)], input_partitions=partitions) == (
+            ContractValueError,
+            [(("input_partitions", "audio"), "unknown")],
+        )
+
     def test_modalities_are_not_judged_against_faulty_refs(self, refusal) -> None:
         partitions = {"audio": {"features": PACKED([1, 2])}, "Video": {}}
         assert refusal(MultimodalItemMetadata, [("image", 7)], input_partitions=partitions) == (
@@ -478,13 +485,20 @@ class TestMerge:
             [("image", 0), ("image", 1)],
             (1, 2),
             (3, 4),
-            {"image": {"a": PACKED(), "b": PACKED((1, 2)), "c": PACKED()}},
+            {"image": {"a": PACKED(), "b": PACKED((1, 2)), "same": PACKED((3, 4)), "c": PACKED()}},
         )
         other = MultimodalItemMetadata(
             [("image", 1), ("image", 0)],
             (1, 9),
             (9, 9),
-            {"image": {"a": PACKED(axis=1), "b": PACKED((2, 1)), "d": PACKED()}},
+            {
+                "image": {
+                    "a": PACKED(axis=1),
+                    "b": PACKED((2, 1)),
+                    "same": PACKED((3, 4)),
+                    "d": PACKED(),
+                }
+            },
         )
         assert refusal(one.merge, other) == (
             ContractValueError,

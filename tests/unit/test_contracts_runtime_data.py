@@ -56,6 +56,7 @@ class TestRecord:
             ({"chunk_end_pos": 3}, "chunk_end_pos"),
             ({"num_cached_mm_tokens": 5}, "num_cached_mm_tokens"),
             ({"num_mm_tokens_in_chunk": 6}, "num_mm_tokens_in_chunk"),
+            ({"chunk_end_pos": 4, "num_mm_tokens_in_chunk": 1}, "num_mm_tokens_in_chunk"),
             ({"total_embeds_in_request": 4}, "total_embeds_in_request"),
         ],
     )

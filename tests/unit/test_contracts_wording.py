@@ -155,6 +155,8 @@ MESSAGES = {
     "MultimodalInput: expected an int of 0 to 2147483647, got -1 - at $.multimodal_positions[0]": (
         lambda: MultimodalInput([HASH], [-1], [1])
     ),
+    "MultimodalInput: expected an end of at most 2147483647, got 2147483648 "
+    "- at $.multimodal_lengths[0]": lambda: MultimodalInput([HASH], [2**31 - 3], [3]),
     "MultimodalInput: expected a run of item 0 at or after position 4, got 3 "
     "- at $.multimodal_run_positions[1]": (
         lambda: MultimodalInput([HASH], [2], [3], None, [0, 2], [2, 3], [2, 1])
@@ -238,6 +240,17 @@ MESSAGES = {
     "- at $.chunk_end_pos": (
         lambda: MultimodalRuntimeData.for_chunk(
             past_seen_token_num=0, chunk_end_pos=3, embed_mask=[0, 1]
+        )
+    ),
+    "MultimodalRuntimeData: expected 0 or 1, got 2 - at $.embed_mask[1]": (
+        lambda: MultimodalRuntimeData.for_chunk(
+            past_seen_token_num=0, chunk_end_pos=1, embed_mask=[0, 2]
+        )
+    ),
+    "MultimodalRuntimeData: expected a count that grows by 0 or 1 a token, got 2 "
+    "- at $.embed_mask_cumsum[1]": (
+        lambda: MultimodalRuntimeData.for_chunk(
+            past_seen_token_num=0, chunk_end_pos=1, embed_mask_cumsum=[0, 2]
         )
     ),
     "ProcessedRequest: expected at most 100 encoder tokens for item 1 (image, 1), "
