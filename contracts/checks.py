@@ -5,8 +5,8 @@ path over a well-formed sequence runs in C, the slow path runs only to name what
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem, contract_error
@@ -15,8 +15,13 @@ INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
+MAX_PROBLEMS: Final = 10_000
+"""Most problems that one error lists; the elements after them are not looked at."""
+
 _MODALITY: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MODALITY_FORMAT: Final = "a modality name ([a-z][a-z0-9_]{0,63})"
+
+T = TypeVar("T")
 
 
 def tupled(value: Any) -> Any:
@@ -32,6 +37,14 @@ def as_ints(value: Iterable[int]) -> tuple[int, ...]:
 def as_optional_ints(value: Iterable[int] | None) -> tuple[int, ...] | None:
     """Like `as_ints`, for a field that may be None."""
     return tupled(value)  # type: ignore[no-any-return]  # judged by the validator
+
+
+def each(values: Iterable[T], problems: list[Problem]) -> Iterator[tuple[int, T]]:
+    """Enumerate values until there are `MAX_PROBLEMS`, which bounds what a huge object costs."""
+    for index, value in enumerate(values):
+        if len(problems) >= MAX_PROBLEMS:
+            return
+        yield index, value
 
 
 def raise_problems(subject: str, problems: list[Problem]) -> None:
@@ -64,7 +77,7 @@ def check_ints(
         set(map(type, values)) == {int} and min(values) >= low and max(values) <= high
     ):
         return True
-    for index, value in enumerate(values):
+    for index, value in each(values, problems):
         check_int(problems, (*path, index), value, low, high)
     return False
 
@@ -156,7 +169,7 @@ def check_indices(
         if min(ints) >= 0 and max(ints) < count:
             return ints
     problems: list[Problem] = []
-    for position, index in enumerate(chosen):
+    for position, index in each(chosen, problems):
         path = (parameter, position)
         if type(index) is not int:
             problems.append(Problem(path, "type", "an int", describe(index)))

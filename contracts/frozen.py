@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import is_encodable, raise_problems
+from omniwire.contracts.checks import each, is_encodable, raise_problems
 from omniwire.contracts.describe import describe, summarize
 from omniwire.contracts.equality import structural_hash, structurally_equal
 from omniwire.contracts.errors import Path, Problem
@@ -250,7 +250,7 @@ class _Freezer:
     def freeze_sequence(self, values: Sequence[object], room: int) -> tuple[object, ...]:
         self.enter(len(values), room)
         frozen = []
-        for index, value in enumerate(values):
+        for index, value in each(values, self.problems):
             self.path.append(index)
             frozen.append(self.freeze(value, room - 1))
             self.path.pop()

@@ -20,6 +20,7 @@ from omniwire.contracts.checks import (
     check_indices,
     check_ints,
     check_text,
+    each,
     raise_problems,
     tupled,
 )
@@ -186,7 +187,7 @@ class MultimodalInput(Contract):
         problems: list[Problem],
     ) -> None:
         first = 0
-        for item, past in enumerate(offsets[1:]):
+        for item, past in each(offsets[1:], problems):
             num_tokens = 0
             end = -1
             for run in range(first, past):
@@ -341,7 +342,7 @@ def check_hashes(hashes: object, path: Path, problems: list[Problem]) -> bool:
         words = tuple(chain.from_iterable(hashes))
         if set(map(type, words)) == {int} and min(words) >= INT32_MIN and max(words) <= INT32_MAX:
             return True
-    for index, one in enumerate(hashes):
+    for index, one in each(hashes, problems):
         where = (*path, index)
         if check_ints(problems, where, one, INT32_MIN, INT32_MAX):
             check_count(problems, where, len(one), WORDS_PER_HASH, "hash words")
@@ -364,7 +365,7 @@ def _check_ends(
         return False  # already reported against the number of hashes
     if max(map(operator.add, positions, lengths), default=0) <= INT32_MAX:
         return True
-    for index, (position, length) in enumerate(zip(positions, lengths, strict=True)):
+    for index, (position, length) in each(zip(positions, lengths, strict=True), problems):
         if position + length > INT32_MAX:
             expected = f"an end of at most {INT32_MAX}"
             got = str(position + length)
@@ -378,7 +379,7 @@ def _check_uuids(uuids: object, count: int | None, problems: list[Problem]) -> N
         expected = "a tuple of a str or None per item"
         problems.append(Problem(path, "type", expected, describe(uuids)))
         return
-    for index, uuid in enumerate(uuids):
+    for index, uuid in each(uuids, problems):
         if uuid is not None:
             check_text(problems, (*path, index), uuid)
     if count is not None:
@@ -394,7 +395,7 @@ def _check_offsets(offsets: tuple[int, ...], num_runs: int, problems: list[Probl
     if offsets[0] != 0:
         problems.append(Problem((name, 0), "sequence", "offsets from 0", str(offsets[0])))
     disordered = any(map(operator.lt, offsets[1:], offsets))
-    for index, (before, after) in enumerate(pairwise(offsets)) if disordered else ():
+    for index, (before, after) in each(pairwise(offsets), problems) if disordered else ():
         if after < before:
             expected = f"an offset of at least {before}"
             problems.append(Problem((name, index + 1), "sequence", expected, str(after)))

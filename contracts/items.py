@@ -13,6 +13,7 @@ from omniwire.contracts.checks import (
     check_indices,
     check_int,
     check_ints,
+    each,
     is_modality,
     raise_problems,
 )
@@ -250,7 +251,7 @@ def _check_refs(refs: object, problems: list[Problem]) -> dict[str, int] | None:
         return None
     by_modality: dict[str, list[int]] = {}
     found = len(problems)
-    for position, ref in enumerate(refs):
+    for position, ref in each(refs, problems):
         if type(ref) is not ItemRef:
             path = ("item_refs", position)
             problems.append(Problem(path, "type", "a (modality, index) pair", describe(ref)))
@@ -277,7 +278,7 @@ def _report_bad_numbering(
     refs: tuple[ItemRef, ...], modality: str, count: int, problems: list[Problem]
 ) -> None:
     seen: set[int] = set()
-    for position, ref in enumerate(refs):
+    for position, ref in each(refs, problems):
         if ref.modality != modality:
             continue
         path = ("item_refs", position)
@@ -346,7 +347,7 @@ def _check_agreement(
     if mine == theirs:
         return
     if check_count(problems, (name,), len(theirs), len(mine), "elements as in the other record"):
-        for index, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        for index, (one, other) in each(zip(mine, theirs, strict=True), problems):
             if one != other:
                 problems.append(_conflict((name, index), _words(one), _words(other)))
 

@@ -14,6 +14,7 @@ from omniwire.contracts.checks import (
     check_instance,
     check_int,
     check_text,
+    each,
     raise_problems,
 )
 from omniwire.contracts.describe import describe
@@ -57,7 +58,7 @@ def _check_output_tree(value: object, path: Path, problems: list[Problem]) -> No
         for key, item in value.items():
             _check_output_tree(item, (*path, key), problems)
     elif type(value) is tuple:
-        for index, item in enumerate(value):
+        for index, item in each(value, problems):
             check_instance(problems, (*path, index), item, _TENSORS, "a tensor")
     else:
         check_instance(problems, path, value, (*_TENSORS, *_SCALARS), _OUTPUT_VALUE)

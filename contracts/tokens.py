@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import INT32_MAX, raise_problems
+from omniwire.contracts.checks import INT32_MAX, MAX_PROBLEMS, each, raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import ContractError, Path, Problem
 from omniwire.contracts.guard import guarded
@@ -143,14 +143,14 @@ def _pack(ids: object, path: Path, problems: list[Problem]) -> bytes:
         return b""
     values = list(ids)
     if values and set(map(type, values)) != {int}:
-        for index, value in enumerate(values):
+        for index, value in each(values, problems):
             if type(value) is not int:
                 problems.append(Problem((*path, index), "type", "an int", describe(value)))
         return b""
     try:
         packed = array("i", values)
     except OverflowError:
-        for index, value in enumerate(values):
+        for index, value in each(values, problems):
             if not 0 <= value <= INT32_MAX:
                 problems.append(Problem((*path, index), "range", _EXPECTED_ID, describe(value)))
         return b""
@@ -180,7 +180,7 @@ def _pack_array(ids: np.ndarray, path: Path, problems: list[Problem]) -> bytes:
 def _check_range(ids: np.ndarray, path: Path, problems: list[Problem]) -> bool:
     if not ids.size or (ids.min() >= 0 and ids.max() <= INT32_MAX):
         return True
-    for index in np.flatnonzero((ids < 0) | (ids > INT32_MAX)).tolist():
+    for index in np.flatnonzero((ids < 0) | (ids > INT32_MAX))[:MAX_PROBLEMS].tolist():
         got = describe(int(ids[index]))
         problems.append(Problem((*path, index), "range", _EXPECTED_ID, got))
     return False

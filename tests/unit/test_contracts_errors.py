@@ -504,3 +504,14 @@ class TestJunk:
 
 def test_no_error_of_ours_hides_a_builtin() -> None:
     assert not set(contracts.__all__) & set(dir(builtins))
+
+
+def test_a_huge_faulty_object_costs_a_bounded_error() -> None:
+    """Every element of a thousand is named; of a million, ten thousand."""
+    with pytest.raises(ContractValueError) as raised:
+        MultimodalItemPartition([-1] * 1_000_000)
+    assert len(raised.value.problems) == 10_000
+    assert raised.value.problems[-1].path == ("item_lengths", 9_999)
+    with pytest.raises(ContractValueError) as raised:
+        TokenIds(np.full(1_000_000, -1))
+    assert len(raised.value.problems) == 10_000

@@ -108,7 +108,7 @@ def processed_requests(
 
 @st.composite
 def disaggregated_params(
-    draw: DrawFn, *, handle_kinds: Sequence[str] = ("local",)
+    draw: DrawFn, *, handle_kinds: Sequence[str] = ("arena",)
 ) -> DisaggregatedParams:
     """Encoder/prefill envelopes.
 
