@@ -31,10 +31,11 @@ def check_command(path: str) -> None:
 @click.command("inspect")
 @click.argument("path", metavar="FILE")
 def inspect_command(path: str) -> None:
-    """Show what is in FILE: its fields, its items, its prompt and what is wrong with it.
+    """Show what is in FILE and what is wrong with it.
 
     Prints a tree of fields with types, shapes, devices, bytes and where they sit, the items in
-    prompt order, and a strip of the prompt with the runs of each item. Tensors are not read.
+    prompt order, a strip of the prompt with the runs of each item, and every problem with its
+    path. Tensors are not read.
 
     Exits with 0 if FILE is valid, 1 if it is not, 2 if there is no such file or it cannot be
     read.

@@ -32,7 +32,7 @@ _MEANINGS: Final = (
     (_MANY, "ten items or more"),
     (_OVERLAP, "tokens that two items claim"),
 )
-_MODALITY_STYLES: Final = ("cyan", "magenta", "yellow", "green", "blue")
+_MODALITY_STYLES: Final = ("cyan", "yellow", "green", "blue", "magenta")
 
 _PER_ITEM: Final = frozenset(("multimodal_positions", "multimodal_embedding"))
 """Fields after which a problem's path has the index of the item at fault."""
@@ -92,7 +92,7 @@ def print_strip(console: Console, items: Items, width: int) -> None:
     """
     if not items.has_positions:
         return
-    num_columns = max(8, min(_MAX_CELLS_PER_LINE, width - 14))
+    num_columns = min(_MAX_CELLS_PER_LINE, (width - 14) // 16 * 16)
     strip = strip_of(items.rows, items.num_prompt_tokens, _MAX_LINES * num_columns)
     if strip is None:
         return
@@ -102,7 +102,8 @@ def print_strip(console: Console, items: Items, width: int) -> None:
     console.print(Text(_legend(strip), "dim"), width=width)
     label_width = len(f"{strip.num_tokens:,}")
     for first in range(0, len(strip.cells), num_columns):
-        line = Text(f"{first * strip.tokens_per_cell:>{label_width},}  ", "dim")
+        label = f"{first * strip.tokens_per_cell:>{label_width},}  "
+        line = Text().append(label, "dim")
         for cell, group in groupby(strip.cells[first : first + num_columns]):
             line.append(_symbol(cell) * sum(1 for _ in group), _style(cell, styles))
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
@@ -136,10 +137,10 @@ def _symbol(cell: Cell) -> str:
 
 def _style(cell: Cell, item_styles: list[str]) -> str:
     if cell.overlaps:
-        return "not dim bold red"
+        return "bold red"
     if cell.item is not None:
-        return f"not dim {item_styles[cell.item]}"
-    return "not dim bold" if cell.num_items else "dim"
+        return item_styles[cell.item]
+    return "bold" if cell.num_items else "dim"
 
 
 def _mark(index: int) -> str:

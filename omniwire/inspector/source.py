@@ -69,7 +69,7 @@ class Inspection:
 
 def shown_path(path: str) -> str:
     """A path on one printable line."""
-    return escape(path)
+    return escape(path) or "''"
 
 
 def inspect_file(path: str) -> Inspection:

@@ -24,6 +24,12 @@ _MAX_WIDTH: Final = 120
 _MIN_SUMMARY_WIDTH: Final = 16
 _MAX_FINDINGS: Final = 50
 
+_WHERE: Final = {
+    Placement.INLINE: "inline in the header",
+    Placement.SHARED: "in a shared frame",
+    Placement.OWN: "in own frames",
+}
+
 _GUIDES: Final = ("│ ", "├ ", "└ ")
 _ASCII_GUIDES: Final = ("| ", "|-", "`-")
 
@@ -96,13 +102,9 @@ def _sizes_table(message: LocatedMessage) -> Table:
     table.add_row("file", f"{message.num_file_bytes:,}", "bytes")
     frames = counted(len(message.frames) - 1, "frame")
     table.add_row("header", f"{header.size:,}", f"at {header.offset:,}, {frames} after it")
-    table.add_row(
-        "tensors",
-        f"{inline_bytes + sum(framed.values()):,}",
-        f"{counts[Placement.INLINE]:,} inline in the header, "
-        f"{counts[Placement.SHARED]:,} in a shared frame, "
-        f"{counts[Placement.OWN]:,} in own frames",
-    )
+    shares = [f"{count:,} {_WHERE[placement]}" for placement, count in counts.items() if count]
+    size = inline_bytes + sum(framed.values())
+    table.add_row("tensors", f"{size:,}", ", ".join(shares) or "there are none")
     return table
 
 
@@ -130,8 +132,10 @@ def _print_fields(
         size, where, offset = row.figures
         lines = _tree_lines(console, row, tree_width if size else width)
         if size:
-            lines[0].pad_right(max(0, tree_width - lines[0].cell_len))
-            lines[0].append(f"  {size:>{widths[0]}}  {where:<{widths[1]}}  {offset:>{widths[2]}}")
+            beside = lines[0] if lines[0].cell_len <= tree_width else lines[-1]
+            beside.pad_right(max(0, tree_width - beside.cell_len))
+            figures = f"  {size:>{widths[0]}}  {where:<{widths[1]}}  {offset:>{widths[2]}}"
+            beside.append(figures, "bold" if row is rows[0] else "")
         for line in lines:
             line.rstrip()
             console.print(line, soft_wrap=True)
@@ -190,10 +194,10 @@ class _Rows:
 
 def _tree_lines(console: Console, row: _Row, width: int) -> list[Text]:
     """Guides, name and summary; on further lines what does not fit on the first."""
-    first = Text(row.lead, "dim").append_text(row.name)
+    first = Text().append(row.lead, "dim").append_text(row.name)
     gap = "  " if row.name and row.summary else ""
     if first.cell_len + len(gap) + cell_len(row.summary) <= width:
         return [first.append(gap + row.summary, "cyan" if row.name else "bold")]
     room = max(_MIN_SUMMARY_WIDTH, width - len(row.hang) - 2)
     rest = Text(row.summary, "cyan").wrap(console, room, overflow="fold")
-    return [first, *(Text(f"{row.hang}  ", "dim").append_text(line) for line in rest)]
+    return [first, *(Text().append(f"{row.hang}  ", "dim").append_text(line) for line in rest)]

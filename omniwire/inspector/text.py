@@ -7,7 +7,7 @@ from typing import Final
 _PLAIN_CLASSES: Final = frozenset(("L", "EN", "ES", "ET", "CS", "ON", "WS"))
 """Bidirectional classes of characters that keep their place on a line and have a width."""
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def escape(text: str) -> str:
@@ -48,11 +48,10 @@ def quoted(text: str, max_characters: int = 48) -> str:
     >>> print(quoted("it's"))
     'it\'s'
     """
-    start = text[:max_characters].replace("\\", "\\\\").replace("'", "\\'")
-    safe = escape(start)
-    if len(text) <= max_characters and len(safe) <= 2 * max_characters:
+    safe = escape(text[:max_characters].replace("\\", r"\\").replace("'", r"\'"))
+    if len(text) <= max_characters and len(safe) <= max_characters:
         return f"'{safe}'"
-    return f"'{safe[: 2 * max_characters]}'... ({len(text):,} characters)"
+    return f"'{safe[:max_characters]}...' ({len(text):,} characters)"
 
 
 def shown_name(name: str) -> str:

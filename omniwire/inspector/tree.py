@@ -10,7 +10,7 @@ from omniwire.contracts.errors import Path
 from omniwire.inspector.fields import parts
 
 MAX_NODES: Final = 400
-MAX_PARTS: Final = 50
+MAX_PARTS: Final = 40
 MAX_LEVELS: Final = 12
 
 
