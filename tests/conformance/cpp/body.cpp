@@ -66,7 +66,7 @@ struct Builder : msgpack::null_visitor {
     bool in_key = false;
 
     bool add(Value value) {
-        if (in_key) throw Refusal("syntax", "a key is no text");
+        if (in_key) throw Refusal("type", "a key is no text");
         if (open.empty())
             tree.root = std::move(value);
         else
@@ -125,7 +125,12 @@ struct Builder : msgpack::null_visitor {
             }
             case Extension::tensor: return add(tensor(Kind::tensor, payload));
             case Extension::array: return add(tensor(Kind::array, payload));
-            case Extension::token_ids: return add(integers(Kind::token_ids, payload, 4));
+            case Extension::token_ids: {
+                Value ids = integers(Kind::token_ids, payload, 4);
+                for (const auto& id : ids.items)
+                    if (id.integer.negative) throw Refusal("contract", "a token id is negative");
+                return add(std::move(ids));
+            }
             case Extension::int32s: return add(integers(Kind::tuple, payload, 4));
             case Extension::int64s: return add(integers(Kind::tuple, payload, 8));
             case Extension::digests: return add(digest_rows(payload));
@@ -134,7 +139,7 @@ struct Builder : msgpack::null_visitor {
     }
 
     bool start(Kind kind) {
-        if (in_key) throw Refusal("syntax", "a key is no text");
+        if (in_key) throw Refusal("type", "a key is no text");
         if (open.size() == max_depth) throw Refusal("limit", "depth");
         open.push_back(of(kind));
         return true;

@@ -49,7 +49,7 @@ std::vector<Bytes> split(Bytes blob) {
     if (blob.substr(0, 8) != blob_magic.substr(0, blob.size())) throw Refusal("magic", "no omniblob");
     if (blob.size() < 16) throw Refusal("truncated", "no number of frames");
     const std::uint64_t count = little(blob.substr(8, 8));
-    if (count == 0) throw Refusal("syntax", "no frames");
+    if (count == 0) throw Refusal("frames", "no frames");
     if (count > (blob.size() - 16) / 8) throw Refusal("truncated", "table of frames");
     std::size_t end = 16 + 8 * count;
     std::vector<Bytes> frames;

@@ -1,4 +1,4 @@
-// What the values of a record must satisfy beyond their form.
+// The rules that the page gives for each record, beyond the forms of its fields.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -24,10 +24,7 @@ void within(const Value& ints, std::int64_t low, std::int64_t high, const char* 
     for (const auto& item : ints.items) rule(item.integer.fits(low, high), what);
 }
 void at_least(const Value& integer, std::int64_t low, const char* what) {
-    rule(integer.integer.bits > INT64_MAX ? !integer.integer.negative : integer.integer.small() >= low, what);
-}
-void all_at_least(const Value& ints, std::int64_t low, const char* what) {
-    for (const auto& item : ints.items) at_least(item, low, what);
+    rule(integer.integer.fits(low, INT64_MAX), what);
 }
 
 void check_digests(const Value& digests) {
@@ -87,7 +84,7 @@ void check_metadata(const Value& metadata) {
     for (const auto& [modality, own] : indices) rule(*own.rbegin() == own.size() - 1, "indices of a modality");
     for (const char* name : {"encoder_token_lengths", "output_embedding_lengths"}) {
         const Value& lengths = metadata.at(name);
-        all_at_least(lengths, 1, name);
+        within(lengths, 1, INT64_MAX, name);
         rule(!given(lengths) || lengths.items.size() == refs.items.size(), name);
     }
     const Value& partitions = metadata.at("input_partitions");
@@ -102,21 +99,17 @@ void check_metadata(const Value& metadata) {
 }
 
 void check_runtime(const Value& data) {
-    for (std::size_t i = 0; i < data.items.size(); ++i) at_least(data.items[i], 0, "runtime data");
-    const auto number = [&](const char* name) { return data.at(name).integer.bits; };
-    const std::uint64_t past = number("past_seen_token_num"), end = number("chunk_end_pos");
-    const std::uint64_t cached = number("num_cached_mm_tokens"), rows = number("num_mm_tokens_in_chunk");
-    const std::uint64_t total = number("total_embeds_in_request");
-    rule(past <= end, "end of the chunk");
-    rule(rows <= end - past, "rows of the chunk");
-    rule(cached <= total && rows <= total - cached, "rows of the request");
+    within(data, 0, INT32_MAX, "runtime data");
+    const auto number = [&](const char* name) { return data.at(name).integer.small(); };
+    const std::int64_t past = number("past_seen_token_num"), end = number("chunk_end_pos");
+    const std::int64_t cached = number("num_cached_mm_tokens"), rows = number("num_mm_tokens_in_chunk");
+    rule(cached <= past && past <= end && rows <= end - past, "chunk");
+    rule(cached + rows <= number("total_embeds_in_request"), "rows of the request");
 }
 
-bool is_tensor(const Value& value) {
-    return value.is(Kind::tensor) || (value.is(Kind::record) && value.name == "TensorHandle");
-}
 bool are_tensors(const Value& value) {
-    return value.is(Kind::tuple) && std::all_of(value.items.begin(), value.items.end(), is_tensor);
+    return is_tensor(value) ||
+           (value.is(Kind::tuple) && std::all_of(value.items.begin(), value.items.end(), is_tensor));
 }
 bool is_scalar(const Value& value) {
     return value.is(Kind::boolean) || value.is(Kind::integer) || value.is(Kind::real) || value.is(Kind::text);
@@ -127,7 +120,7 @@ void check_outputs(const Value& outputs) {
         if (value.is(Kind::mapping))
             check_outputs(value);
         else
-            rule(is_tensor(value) || is_scalar(value) || are_tensors(value), "output");
+            rule(are_tensors(value) || is_scalar(value), "output");
 }
 
 void check_params(const Value& params) {
@@ -135,29 +128,36 @@ void check_params(const Value& params) {
     if (data.has("item_metadata")) {
         const Value& metadata = data.at("item_metadata");
         rule(metadata.is(Kind::record) && metadata.name == "MultimodalItemMetadata", "item_metadata");
+        const std::set<std::string> reserved = {"item_metadata", "multimodal_embedding", "mrope_config"};
+        for (const auto& ref : metadata.at("item_refs").items)
+            rule(reserved.count(ref.items[0].name) == 0, "a reserved name as modality");
     }
     if (data.has("multimodal_embedding")) {
         const Value& embeddings = data.at("multimodal_embedding");
-        rule(is_tensor(embeddings) || (are_tensors(embeddings) && !embeddings.items.empty()), "embeddings");
+        rule(are_tensors(embeddings) && !(embeddings.is(Kind::tuple) && embeddings.items.empty()), "embeddings");
     }
 }
 
 void check_spec(const Value& spec) {
     const Value& entries = spec.at("entries");
-    for (const auto& key : entries.keys) rule(!key.empty(), "key of a rule");
+    for (const auto& key : entries.keys) rule(("." + key + ".").find("..") == std::string::npos, "key of a rule");
     const std::set<std::string> rules = {"Concat", "Stack", "Replace", "Append"};
     for (const auto& value : entries.items) rule(value.is(Kind::record) && rules.count(value.name) != 0, "no rule");
 }
 
 void check_request_output(const Value& output) {
     for (const char* name : {"multimodal_outputs", "tensors"})
-        for (const auto& value : output.at(name).items) rule(is_tensor(value) || are_tensors(value), name);
+        for (const auto& value : output.at(name).items) rule(are_tensors(value), name);
     for (const auto& scalars : output.at("metadata").items)
         rule(scalars.is(Kind::mapping) && std::all_of(scalars.items.begin(), scalars.items.end(), is_scalar),
              "metadata");
 }
 
 }  // namespace
+
+bool is_tensor(const Value& value) {
+    return value.is(Kind::tensor) || (value.is(Kind::record) && value.name == "TensorHandle");
+}
 
 void check(const Value& object) {
     const auto filled = [&](const char* name) {
@@ -169,7 +169,7 @@ void check(const Value& object) {
         rule(is_modality(object.at("modality").name), "modality");
         at_least(object.at("index"), 0, "index");
     } else if (name == "MultimodalItemPartition") {
-        all_at_least(object.at("item_lengths"), 0, "item_lengths");
+        within(object.at("item_lengths"), 0, INT64_MAX, "item_lengths");
         at_least(object.at("axis"), 0, "axis");
     } else if (name == "MultimodalItemMetadata") {
         check_metadata(object);
@@ -181,7 +181,7 @@ void check(const Value& object) {
         check_params(object);
     } else if (name == "TensorHandle") {
         rule(object.at("kind").name == "arena" || object.at("kind").name == "cuda_ipc", "kind");
-        all_at_least(object.at("shape"), 0, "shape");
+        within(object.at("shape"), 0, INT64_MAX, "shape");
     } else if (name == "ProcessedRequest") {
         filled("request_id");
     } else if (name == "DisaggregatedParams") {
@@ -196,10 +196,12 @@ void check(const Value& object) {
     } else if (name == "OutputChunk") {
         for (const char* field : {"request_id", "output_type", "finish_reason"}) filled(field);
         at_least(object.at("step"), 0, "step");
+    } else if (name == "Concat" || name == "Stack") {
+        rule(object.at("dim").integer.fits(INT32_MIN, INT32_MAX), "dim");
     } else if (name == "OutputSpec") {
         check_spec(object);
     } else if (name == "RequestOutput") {
-        filled("request_id");
+        for (const char* field : {"request_id", "finish_reason"}) filled(field);
         check_request_output(object);
     } else if (name == "EncoderCapability") {
         if (given(object.at("hidden_size"))) at_least(object.at("hidden_size"), 1, "hidden_size");

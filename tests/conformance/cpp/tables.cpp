@@ -82,7 +82,7 @@ const Record* find_record(std::string_view name) {
           optional("multimodal_runtime", Form::record, "MultimodalRuntimeData")}},
         {"TensorHandle",
          {required("kind", Form::text), required("dtype", Form::dtype), required("shape", Form::ints),
-          required("payload", Form::bytes)}},
+          required("payload", Form::opaque)}},
         {"ProcessedRequest",
          {required("request_id", Form::text), required("prompt_token_ids", Form::token_ids),
           optional("multimodal_params", Form::record, "MultimodalParams")}},
@@ -119,22 +119,12 @@ const Record* find_record(std::string_view name) {
 }
 
 const Error* find_error(std::string_view name) {
-    const Field message = required("message", Form::text), problems = required("problems", Form::problems);
     static const std::vector<Error> errors = {
-        {"OmniwireError", {message}},
-        {"ContractTypeError", {message, problems}},
-        {"ContractValueError", {message, problems}},
-        {"AdmissionError", {message, problems, message}},
-        {"EncodeError", {message, required("problem", Form::problem)}},
-        {"DecodeError", {message, message, optional("offset", Form::integer)}},
-        {"UnsupportedVersionError", {required("found", Form::integer), required("supported", Form::integer)}},
-        {"HandoffError", {message}},
-        {"PeerClosed", {message}},
-        {"PeerDied", {message}},
-        {"HandoffTimeout", {message}},
-        {"ArenaFull", {message}},
-        {"HandlerNotFoundError", {message, required("registered", Form::texts)}},
-        {"AccumulationError", {message, message, message, message}},
+        {"OmniwireError", "t"},          {"ContractTypeError", "tP"}, {"ContractValueError", "tP"},
+        {"AdmissionError", "tPt"},       {"EncodeError", "tp"},       {"DecodeError", "tto"},
+        {"UnsupportedVersionError", "ii"}, {"HandoffError", "t"},     {"PeerClosed", "t"},
+        {"PeerDied", "t"},               {"HandoffTimeout", "t"},     {"ArenaFull", "t"},
+        {"HandlerNotFoundError", "tT"},  {"AccumulationError", "tttt"},
     };
     return find(errors, name);
 }

@@ -24,6 +24,7 @@ enum class Form {
     boolean,
     integer,
     bytes,
+    opaque,  // bytes of a handle
     ints,
     digests,
     token_ids,
@@ -35,12 +36,7 @@ enum class Form {
     handles,     // array of TensorHandle
     uuids,       // array of text or nil
     partitions,  // map of modality to map of field to MultimodalItemPartition
-    errors,      // map of modality to error
-    // Arguments of errors
-    texts,
-    path,
-    problem,
-    problems,
+    errors,      // map of text to error
 };
 
 struct Field {
@@ -59,7 +55,7 @@ const Record* find_record(std::string_view name);  // null where there is none
 
 struct Error {
     const char* name;
-    std::vector<Field> arguments;
+    const char* arguments;  // each: text, int, int or nil (o), array of text (T), problem or problems (P)
 };
 const Error* find_error(std::string_view name);
 

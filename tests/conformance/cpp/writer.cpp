@@ -121,6 +121,7 @@ struct Writer {
     }
 
     void record(const Value& value) {
+        if (value.name == "ItemRef") return tuple(value);
         map(value.keys.size());
         const Record& table = *find_record(value.name);
         for (std::size_t i = 0; i < value.keys.size(); ++i) {
@@ -170,9 +171,7 @@ struct Writer {
             return payload(value);
         }
         text(value.name);
-        if (value.name != "ItemRef") return record(value);
-        array(2);
-        for (const auto& item : value.items) payload(item);
+        record(value);
     }
 };
 
