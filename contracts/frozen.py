@@ -159,6 +159,11 @@ def freeze(value: object, path: Path, problems: list[Problem]) -> object:
         return None
 
 
+def empty_mapping() -> FrozenMapping[Any]:
+    """The default of a payload field."""
+    return FrozenMapping._wrap({})
+
+
 class Rejected(tuple[Problem, ...]):
     """What a converter found wrong, kept until the object's own validator reports it."""
 

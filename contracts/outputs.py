@@ -19,7 +19,7 @@ from omniwire.contracts.checks import (
 )
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import OmniwireError, Path, Problem
-from omniwire.contracts.frozen import FrozenMapping, as_payload, take_frozen
+from omniwire.contracts.frozen import FrozenMapping, as_payload, empty_mapping, take_frozen
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.tensors import tensor_problem
 from omniwire.contracts.tokens import TokenIds, as_token_ids, take_token_ids
@@ -87,8 +87,12 @@ class OmniOutput(Contract):
     """
 
     text_hidden_states: torch.Tensor | TensorHandle | None = None
-    multimodal_outputs: FrozenMapping[Any] = attrs.field(factory=dict, converter=as_payload)
-    inter_stage_outputs: FrozenMapping[Any] = attrs.field(factory=dict, converter=as_payload)
+    multimodal_outputs: FrozenMapping[Any] = attrs.field(
+        factory=empty_mapping, converter=as_payload
+    )
+    inter_stage_outputs: FrozenMapping[Any] = attrs.field(
+        factory=empty_mapping, converter=as_payload
+    )
 
     __hash__ = None  # type: ignore[assignment]  # holds tensors
 
@@ -202,7 +206,9 @@ class OutputSpec(Contract):
         ContractValueError: A key is empty.
     """
 
-    entries: FrozenMapping[AccumulationRule] = attrs.field(factory=dict, converter=as_payload)
+    entries: FrozenMapping[AccumulationRule] = attrs.field(
+        factory=empty_mapping, converter=as_payload
+    )
 
     def __attrs_post_init__(self) -> None:
         problems: list[Problem] = []
@@ -246,17 +252,17 @@ class RequestOutput(Contract):
     request_id: str
     new_token_ids: TokenIds = attrs.field(factory=TokenIds, converter=as_token_ids)
     multimodal_outputs: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]] = attrs.field(
-        factory=dict, converter=as_payload
+        factory=empty_mapping, converter=as_payload
     )
     metadata: FrozenMapping[FrozenMapping[int | float | bool | str]] = attrs.field(
-        factory=dict, converter=as_payload
+        factory=empty_mapping, converter=as_payload
     )
     tensors: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]] = attrs.field(
-        factory=dict, converter=as_payload
+        factory=empty_mapping, converter=as_payload
     )
     finished: bool = False
     finish_reason: str | None = None
-    errors: FrozenMapping[OmniwireError] = attrs.field(factory=dict, converter=_as_errors)
+    errors: FrozenMapping[OmniwireError] = attrs.field(factory=empty_mapping, converter=_as_errors)
 
     __hash__ = None  # type: ignore[assignment]  # holds tensors
 

@@ -10,7 +10,7 @@ from omniwire.contracts.base import Contract
 from omniwire.contracts.checks import check_instance, raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem, contract_error
-from omniwire.contracts.frozen import FrozenMapping, as_payload, take_frozen
+from omniwire.contracts.frozen import FrozenMapping, as_payload, empty_mapping, take_frozen
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.inputs import MultimodalInput
@@ -56,7 +56,7 @@ class MultimodalParams(Contract):
     """
 
     multimodal_input: MultimodalInput | None = None
-    multimodal_data: FrozenMapping[Any] = attrs.field(factory=dict, converter=as_payload)
+    multimodal_data: FrozenMapping[Any] = attrs.field(factory=empty_mapping, converter=as_payload)
     multimodal_runtime: MultimodalRuntimeData | None = None
     encoder_state: object | None = None
 
