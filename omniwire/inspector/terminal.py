@@ -75,9 +75,8 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 def _heading(inspection: Inspection) -> Text:
     message, findings = inspection.message, inspection.findings
-    text = Text(shown_path(inspection.path), "bold")
-    kind = type(message.obj).__name__
-    text.append(f": {kind}, wire format version {message.version}", "not bold")
+    text = Text().append(shown_path(inspection.path), "bold")
+    text.append(f": {type(message.obj).__name__}, wire format version {message.version}")
     if findings:
         return text.append(f", {counted(len(findings), 'problem')}", "red")
     return text.append(", valid", "green")

@@ -25,7 +25,11 @@ def escape(text: str) -> str:
 
 
 def _escape_one(character: str) -> str:
-    if character.isprintable() and unicodedata.bidirectional(character) in _PLAIN_CLASSES:
+    if (
+        character.isprintable()
+        and unicodedata.bidirectional(character) in _PLAIN_CLASSES
+        and not unicodedata.category(character).startswith("M")  # drawn over the one before
+    ):
         return character
     return character.encode("unicode_escape").decode()
 
