@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 import torch
 
-from omniwire.contracts.errors import Path
+from omniwire.contracts.errors import Path, Problem, contract_error
 from omniwire.integrations.huggingface.layout import (
     ItemLayout,
     check_settings,
@@ -51,6 +51,16 @@ class LlavaNextImages:
     def __attrs_post_init__(self) -> None:
         check_settings(self, {"patch_size": 1, "num_additional_image_tokens": 0})
         check_settings(self, {"image_size": self.patch_size})
+        path, pinpoints = ("image_grid_pinpoints",), self.image_grid_pinpoints
+        problems: list[Problem] = []
+        if not pinpoints:
+            problems.append(Problem(path, "count", "at least 1 resolution", "0"))
+        expected = f"whole tiles of {self.image_size} pixels"
+        for index, size in enumerate(pinpoints):
+            if any(side < 1 or side % self.image_size for side in size):
+                problems.append(Problem((*path, index), "range", expected, str(size)))
+        if problems:
+            raise contract_error("LlavaNextImages", problems)
 
     def items(self, fields: Mapping[str, Any], path: Path) -> ItemLayout:
         """The items in a payload; see `ModalityLayout.items`."""
