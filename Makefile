@@ -52,7 +52,7 @@ mypy: $(INSTALLED)
 	cd $(LINKED) && $(MYPY) ../../tests/unit/static_types.py
 
 pyright: $(INSTALLED)
-	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+	$(VENV)/bin/pyright --project pyproject.toml --pythonpath $(VENV)/bin/python
 
 imports: $(INSTALLED)
 	cd $(LINKED) && ../../$(VENV)/bin/lint-imports ../../pyproject.toml --no-cache
