@@ -15,12 +15,14 @@ from omniwire.runtime.handlers import (
     ImageHandler,
     LatentHandler,
     ModalityHandler,
+    TensorHandler,
     TextHandler,
     TokenIdsHandler,
     VideoHandler,
 )
 from omniwire.runtime.output_processor import MultimodalOutputProcessor
 from omniwire.runtime.output_state import OmniRequestState
+from omniwire.runtime.output_stream import OutputStream
 from omniwire.runtime.processor import ItemMetadataSource, MultimodalProcessor, prepare_request
 from omniwire.runtime.registry import ModalityRegistry, default_registry
 from omniwire.runtime.router import OutputRouter
@@ -44,6 +46,8 @@ __all__ = [
     "MultimodalProcessor",
     "OmniRequestState",
     "OutputRouter",
+    "OutputStream",
+    "TensorHandler",
     "TensorLRUCache",
     "TextHandler",
     "TokenIdsHandler",

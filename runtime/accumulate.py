@@ -32,10 +32,17 @@ class Accumulator(ABC):
     A chunk that does not fit raises `AccumulationError` and changes nothing.
     """
 
-    __slots__ = ("nbytes",)
+    __slots__ = ("max_spare", "nbytes")
 
     nbytes: int
-    """Bytes of tensor memory that this accumulator holds."""
+    """Bytes of tensor memory that this accumulator holds, spare ones included."""
+
+    max_spare: int | None
+    """The most bytes that a buffer may allocate beyond what it needs; None for no bound."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.max_spare = None
 
     @abstractmethod
     def add(self, chunk: Value, *, whole: bool = False) -> None:
@@ -61,12 +68,20 @@ class Accumulator(ABC):
 
     @abstractmethod
     def restart(self) -> Self:
-        """An empty accumulator that accepts what this one accepts, for a value that replaces it."""
+        """An empty accumulator that accepts what this one does and goes on where it was dropped."""
 
     @property
     @abstractmethod
     def empty(self) -> bool:
         """Whether nothing was added since the last `drop`."""
+
+    @property
+    def spare(self) -> int:
+        """Bytes that are allocated for chunks to come."""
+        return 0
+
+    def compact(self) -> None:  # noqa: B027  # most have nothing spare
+        """Give spare memory back."""
 
 
 def make_accumulator(rule: Rule) -> Accumulator:
@@ -107,7 +122,7 @@ class _Concatenation(Accumulator):
     )
 
     def __init__(self, dim: int) -> None:
-        self.nbytes = 0
+        super().__init__()
         self._dim = dim
         self._axis = dim  # the same, counted from the front, once the rank is known
         self._frame: torch.Size | None = None  # shape of the first chunk
@@ -191,7 +206,7 @@ class _Concatenation(Accumulator):
             needed = filled + sum(chunk.shape[axis] for chunk in pending)
             if needed > buffer.shape[axis]:
                 shape = list(buffer.shape)
-                shape[axis] = max(needed, 2 * filled)
+                shape[axis] = needed + self._growth(buffer, filled, needed)
                 grown = buffer.new_empty(shape)
                 grown.narrow(axis, 0, filled).copy_(buffer.narrow(axis, 0, filled))
                 self._buffer = buffer = grown
@@ -202,6 +217,28 @@ class _Concatenation(Accumulator):
             self._filled = filled
         pending.clear()
         self.nbytes = self._buffer.nbytes if self._buffer is not None else 0
+
+    def _growth(self, buffer: torch.Tensor, filled: int, needed: int) -> int:
+        """How far beyond `needed` a full buffer grows: to twice its size, if it may."""
+        spare = max(0, 2 * filled - needed)
+        if spare and self.max_spare is not None:
+            slice_bytes = buffer.nbytes // buffer.shape[self._axis]
+            spare = min(spare, self.max_spare // max(1, slice_bytes))
+        return spare
+
+    @property
+    def spare(self) -> int:
+        buffer = self._buffer
+        if buffer is None or self._filled == buffer.shape[self._axis]:
+            return 0
+        size = buffer.shape[self._axis]
+        return buffer.nbytes // size * (size - self._filled)
+
+    def compact(self) -> None:
+        if self._buffer is not None and self.spare:
+            spare = self.spare
+            self._buffer = self._buffer.narrow(self._axis, 0, self._filled).clone()
+            self.nbytes -= spare
 
     def drop(self) -> None:
         self._dropped += self._filled
@@ -231,6 +268,7 @@ class _Concatenation(Accumulator):
         fresh = type(self)(self._dim)
         fresh._axis, fresh._frame, fresh._fitting = self._axis, self._frame, self._fitting
         fresh._dtype, fresh._device = self._dtype, self._device
+        fresh._dropped = self._dropped
         return fresh
 
     @property
@@ -268,7 +306,7 @@ class _Replacement(Accumulator):
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self.nbytes = 0
+        super().__init__()
         self._last: torch.Tensor | None = None
 
     def add(self, chunk: Value, *, whole: bool = False) -> None:
@@ -303,7 +341,7 @@ class _Sequence(Accumulator):
     __slots__ = ("_dropped", "_parts")
 
     def __init__(self) -> None:
-        self.nbytes = 0
+        super().__init__()
         self._dropped = 0
         self._parts: list[torch.Tensor] = []
 
@@ -327,7 +365,9 @@ class _Sequence(Accumulator):
         return parts[self._dropped :]
 
     def restart(self) -> Self:
-        return type(self)()
+        fresh = type(self)()
+        fresh._dropped = self._dropped
+        return fresh
 
     @property
     def empty(self) -> bool:

@@ -9,6 +9,7 @@ from omniwire.contracts.errors import AccumulationError, Problem, contract_error
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.outputs import OutputChunk, OutputKind, OutputSpec, RequestOutput
 from omniwire.runtime.output_state import OmniRequestState
+from omniwire.runtime.output_stream import OutputStream, Reading
 from omniwire.runtime.registry import ModalityRegistry, default_registry
 
 _ONLY_CHUNKS = frozenset((OutputChunk,))
@@ -19,7 +20,7 @@ __all__ = ["MultimodalOutputProcessor", "OmniRequestState"]
 class MultimodalOutputProcessor:
     """Accumulates the outputs of an engine's requests; lives as long as the engine.
 
-    One thread at a time may use it.
+    One thread at a time may use it; with `stream`, that is the thread of the event loop.
 
     Args:
         registry: The engine's handlers; None for the built-in ones.
@@ -44,6 +45,7 @@ class MultimodalOutputProcessor:
         self.registry = default_registry() if registry is None else registry
         self._states: dict[str, OmniRequestState] = {}
         self._deadlines: dict[str, tuple[float, float]] = {}  # by request: when, seconds given
+        self._readings: dict[str, Reading] = {}  # of the requests that are streamed
         self._num_late_chunks = 0
 
     @guarded
@@ -54,6 +56,7 @@ class MultimodalOutputProcessor:
         spec: OutputSpec | None = None,
         output_kind: OutputKind = OutputKind.FINAL_ONLY,
         deadline_s: float | int | None = None,  # noqa: PYI041  # to beartype an int is no float
+        max_retained_bytes: int | None = None,
     ) -> None:
         """Start a request.
 
@@ -63,11 +66,13 @@ class MultimodalOutputProcessor:
             spec: How values accumulate, by dotted key or modality.
             output_kind: What the client is sent while the request runs.
             deadline_s: Seconds from now after which the request fails, None for no limit.
+            max_retained_bytes: Bytes of tensor memory held for the request beyond which it
+                fails, None for no limit. What was emitted is the client's and does not count.
 
         Raises:
             ContractTypeError: An argument has the wrong type.
             ContractValueError: The id is empty or in use, the output type malformed, or the
-                deadline negative.
+                deadline or the bound negative.
             HandlerNotFoundError: A part of the output type is not registered.
         """
         problems: list[Problem] = []
@@ -80,7 +85,9 @@ class MultimodalOutputProcessor:
             expected = "at least 0 seconds"
             problems.append(Problem(("deadline_s",), "range", expected, describe(deadline_s)))
         raise_problems("MultimodalOutputProcessor", problems)
-        state = OmniRequestState(request_id, output_type, self.registry, spec, output_kind)
+        state = OmniRequestState(
+            request_id, output_type, self.registry, spec, output_kind, max_retained_bytes
+        )
         self._states[request_id] = state
         if deadline_s is not None:
             self._deadlines[request_id] = (time.monotonic() + deadline_s, deadline_s)
@@ -101,7 +108,8 @@ class MultimodalOutputProcessor:
             One output for each chunk that makes its request emit, in the same order, after
             those of requests that ran out of time. Tensors in them are read-only and never
             changed by later chunks. What fails is in `errors`: by modality, with everything
-            else going on, or under `""` for the request, which has ended then.
+            else going on, or under `""` for the request, which has ended then. Outputs of a
+            request that is streamed are not among them: they go to its stream.
 
         Raises:
             ContractTypeError: Something in `chunks` is not an `OutputChunk`.
@@ -119,32 +127,118 @@ class MultimodalOutputProcessor:
             if state is None:
                 self._num_late_chunks += 1
                 continue
-            output = state.advance(chunk)
-            if output is not None:
-                outputs.append(output)
-                if output.finished:
-                    self._forget(chunk.request_id)
+            state.take_in(chunk)
+            if state.due:
+                self._deliver(state, outputs)
         return outputs
+
+    def _deliver(self, state: OmniRequestState, outputs: list[RequestOutput]) -> None:
+        """Emit what is due, or wake the client that will read it."""
+        reading = self._readings.get(state.request_id)
+        if reading is not None:
+            reading.wake()
+        else:
+            outputs.append(state.emit())
+        if state.finish_reason is not None:
+            self._forget(state.request_id)
 
     def _end_overdue(self) -> list[RequestOutput]:
         now = time.monotonic()
-        overdue = [(name, given) for name, (end, given) in self._deadlines.items() if end <= now]
-        outputs = []
-        for request_id, given in overdue:
-            message = f"expected the request to end within {given:g} seconds, got no end"
-            error = AccumulationError(message, request_id)
-            outputs.append(self._states[request_id].fail(error))
-            self._forget(request_id)
+        overdue = [request_id for request_id, (end, _) in self._deadlines.items() if end <= now]
+        outputs: list[RequestOutput] = []
+        for request_id in overdue:
+            self._expire(self._states[request_id], outputs)
         return outputs
+
+    def _expire(self, state: OmniRequestState, outputs: list[RequestOutput]) -> None:
+        _, given = self._deadlines[state.request_id]
+        message = f"expected the request to end within {given:g} seconds, got no end"
+        state.fail(AccumulationError(message, state.request_id))
+        self._deliver(state, outputs)
+
+    def seconds_to_deadline(self) -> float | None:
+        """Seconds until the next deadline, 0.0 if it has passed, None if there is none.
+
+        A server whose engine may go silent calls `process_outputs([])` then; requests that are
+        streamed end by themselves.
+        """
+        ends = [end for end, _ in self._deadlines.values()]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    @guarded
+    def stream(self, request_id: str) -> OutputStream:
+        """The request's outputs from now on, as they come.
+
+        `async for output in processor.stream("r1")` ends after the finished output, or without
+        one when the request is aborted; what fails is in the outputs' `errors`, never raised.
+        A deadline ends the stream on time, also when no chunk comes.
+
+        A client that is slower than the engine finds everything it missed in its next output:
+        all new values under `DELTA`, the newest value under `CUMULATIVE`. There is no queue.
+        What was not read yet is in `retained_bytes`, and `max_retained_bytes` bounds it: a
+        client that falls too far behind fails its request. `drain` lets the engine wait instead.
+
+        Cancelling the iteration, closing the iterator or dropping it aborts the request, since
+        nobody is left to read it.
+
+        Args:
+            request_id: A running request that is not streamed yet.
+
+        Raises:
+            ContractValueError: There is no such request.
+        """
+        problems: list[Problem] = []
+        state = self._states.get(request_id)
+        if state is None:
+            expected = "the id of a running request"
+            problems.append(Problem(("request_id",), "missing", expected, describe(request_id)))
+        elif request_id in self._readings:
+            expected = "a request that is not streamed yet"
+            problems.append(Problem(("request_id",), "duplicate", expected, describe(request_id)))
+        raise_problems("MultimodalOutputProcessor", problems)
+        assert state is not None
+        state.emits_later = True
+        reading = self._readings[request_id] = Reading()
+        if self._deadlines.get(request_id) is not None:
+            reading.end = self._deadlines[request_id][0]
+        return OutputStream(state, reading, self._end_streamed, self._abandon)
+
+    def _end_streamed(self, state: OmniRequestState) -> None:
+        """A streamed request's deadline has come."""
+        if self._states.get(state.request_id) is state:
+            self._expire(state, [])
+
+    def _abandon(self, state: OmniRequestState) -> None:
+        """Nobody reads a streamed request any more."""
+        if self._states.get(state.request_id) is state:
+            self.abort(state.request_id)
+
+    @guarded
+    async def drain(self, request_id: str) -> None:
+        """Wait until the client of a streamed request has read all there is, or has gone.
+
+        An engine that holds back the request's next step until then never holds more for a
+        slow client than one step. It returns at once for a request that is not streamed.
+        """
+        reading = self._readings.get(request_id)
+        if reading is not None:
+            await reading.read.wait()
 
     @guarded
     def abort(self, request_id: str) -> None:
         """End a request without output and free what it holds; an unknown id is ignored."""
+        state = self._states.get(request_id)
+        reading = self._readings.get(request_id)
         self._forget(request_id)
+        if state is not None:
+            state.release()
+        if reading is not None:
+            reading.stop()
 
     def _forget(self, request_id: str) -> None:
         self._states.pop(request_id, None)
         self._deadlines.pop(request_id, None)
+        self._readings.pop(request_id, None)
 
     @property
     def num_requests(self) -> int:

@@ -1,11 +1,11 @@
 """`OmniRequestState`: what one running request has accumulated, and what it emits of it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import torch
 
-from omniwire.contracts.checks import check_text, raise_problems
+from omniwire.contracts.checks import check_int, check_text, raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import AccumulationError, OmniwireError, Problem
 from omniwire.contracts.frozen import FrozenMapping
@@ -18,8 +18,9 @@ from omniwire.contracts.outputs import (
     OutputSpec,
     RequestOutput,
 )
-from omniwire.runtime.accumulate import Rule, Value
+from omniwire.runtime.accumulate import Rule, Value, parts_of
 from omniwire.runtime.failures import join_keys, name_failure, without_frames
+from omniwire.runtime.host_copies import HostCopies
 from omniwire.runtime.payloads import Routed, Scalar, extracted_keys, read_output, split_payload
 from omniwire.runtime.registry import ModalityRegistry
 from omniwire.runtime.router import OutputRouter
@@ -35,6 +36,10 @@ V = TypeVar("V")
 _Take = Callable[[torch.Tensor], torch.Tensor]
 
 
+class _NoRoomError(AccumulationError):
+    """A chunk is more than the request may hold: a failure of the request, not of a modality."""
+
+
 class OmniRequestState:
     """The accumulated output of one request; lives from its start to its end.
 
@@ -44,11 +49,12 @@ class OmniRequestState:
         registry: The engine's handlers; the state keeps those that it finds now.
         spec: How values accumulate where the handlers' own rules do not apply.
         output_kind: What the client is sent; it decides what has to be kept.
+        max_retained_bytes: The most bytes of tensor memory that it may hold; None for no bound.
 
     Raises:
         ContractTypeError: An argument has the wrong type.
-        ContractValueError: The id is empty, the output type malformed, or the spec has a rule
-            for text, which is no tensor.
+        ContractValueError: The id is empty, the output type malformed, the bound negative, or
+            the spec has a rule for text, which is no tensor.
         HandlerNotFoundError: A part of the output type is not registered.
 
     >>> from omniwire.runtime.registry import default_registry
@@ -67,9 +73,12 @@ class OmniRequestState:
         registry: ModalityRegistry,
         spec: OutputSpec | None = None,
         output_kind: OutputKind = OutputKind.FINAL_ONLY,
+        max_retained_bytes: int | None = None,
     ) -> None:
         problems: list[Problem] = []
         check_text(problems, ("request_id",), request_id)
+        if max_retained_bytes is not None:
+            check_int(problems, ("max_retained_bytes",), max_retained_bytes, 0)
         rules: dict[str, Rule] = dict(spec.entries) if spec is not None else {}
         if _TEXT in rules:
             path = ("spec", "entries", _TEXT)
@@ -77,7 +86,12 @@ class OmniRequestState:
         raise_problems("OmniRequestState", problems)
         self.request_id = request_id
         self.output_kind = output_kind
+        self.finish_reason: str | None = None  # why the request has ended, None while it runs
+        self.emits_later = False  # whether what is new may wait, for a client that reads it
+        self._due = False
         self._incremental = output_kind is OutputKind.DELTA
+        self._max_retained_bytes = max_retained_bytes
+        self._copies = HostCopies()
         self._registry = registry
         self._router = OutputRouter(registry)
         self._routed: Routed = [
@@ -109,7 +123,7 @@ class OmniRequestState:
 
         A tensor that owns its memory is held as it is and must not be written to afterwards.
         A view of a larger tensor is copied, and so is memory that torch did not allocate, such
-        as a slot of a shared-memory arena.
+        as a slot of a shared-memory arena. What is on a device is copied to the host.
 
         Args:
             modality: A modality of the request, or an alias of one.
@@ -117,20 +131,16 @@ class OmniRequestState:
                 one of those and its scalars and strings.
 
         Raises:
-            AccumulationError: The request has no such modality, or the chunk does not fit what
-                was added before; nothing changed.
+            AccumulationError: The request has no such modality, the chunk does not fit what
+                was added before, or there is no room for it; nothing changed.
         """
         stream = self._streams.get(modality)
         if stream is None:
             stream = self._find_stream(modality)
-        if type(payload) is torch.Tensor:
-            try:
-                stream.add(_owned(payload))
-            except Exception as error:  # noqa: BLE001  # a handler may raise anything
-                named = name_failure(error, self.request_id, stream.modality, stream.name)
-                raise named from named.__cause__
-        else:
-            self._add_payload(stream, stream.name, payload, _owned)
+        try:
+            self._add_payload(stream, stream.name, payload, self._owned)
+        except _NoRoomError as error:
+            raise name_failure(error, self.request_id, stream.modality, "") from None
 
     def _find_stream(self, modality: str) -> TensorStream:
         handler = self._registry.get(modality)
@@ -151,6 +161,7 @@ class OmniRequestState:
         Raises:
             AccumulationError: A handler failed, or calls its own value invalid.
         """
+        self._copies.wait()
         values: dict[str, Value] = {}
         for modality, stream in self._streams.items():
             if not stream.empty:
@@ -172,41 +183,51 @@ class OmniRequestState:
     # ---- one step at a time -----------------------------------------------------------
 
     def advance(self, chunk: OutputChunk) -> RequestOutput | None:
+        """Take in the request's next chunk; what the client is sent now, if anything."""
+        self.take_in(chunk)
+        return self.emit() if self.due else None
+
+    def take_in(self, chunk: OutputChunk) -> None:
         """Take in the request's next chunk.
 
-        Every tensor is copied; the chunk may be gone afterwards.
-
-        Returns:
-            What the client is sent now, if anything. It is finished when the chunk says so or
-            when the request failed as a whole, and the state is of no use then. What is wrong
-            with a chunk is in the `errors`, never raised.
+        Every tensor is copied; the chunk may be gone afterwards. What is wrong with a chunk is
+        in the `errors` of what is emitted next, never raised.
         """
-        touched: list[TensorStream] = []
         try:
-            carries = self._take_in(chunk, touched)
+            carries = self._take_in(chunk)
         except OmniwireError as error:
-            return self.fail(error)
-        if chunk.finish_reason is not None or "" in self._errors:
-            return self._emit(touched, chunk.finish_reason)
-        if self.output_kind is OutputKind.FINAL_ONLY or not carries:
-            return None
-        return self._emit(touched, None)
+            self.fail(error)
+            return
+        if "" in self._errors:
+            self.finish_reason = FAILED
+        elif chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+        if carries and self.output_kind is not OutputKind.FINAL_ONLY:
+            self._due = True
 
-    def fail(self, error: OmniwireError) -> RequestOutput:
-        """End the request with an error of its own.
-
-        Returns:
-            The request's last output: the error, and what there is.
-        """
+    def fail(self, error: OmniwireError) -> None:
+        """End the request with an error of its own; `emit` gives it, and what there is."""
         self._record("", error)
-        return self._emit((), FAILED)
+        self.finish_reason = FAILED
 
-    def _take_in(self, chunk: OutputChunk, touched: list[TensorStream]) -> bool:
+    def release(self) -> None:
+        """Let go of all that was accumulated."""
+        for stream in self._all_streams.values():
+            stream.discard()
+        self._tokens = TokenStream(self.output_kind)
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to emit: something new, or the end."""
+        return self._due or self.finish_reason is not None
+
+    @property
+    def copies(self) -> HostCopies:
+        """The copies of chunks, which `emit` waits for."""
+        return self._copies
+
+    def _take_in(self, chunk: OutputChunk) -> bool:
         """Add what a chunk carries; whether it carries anything.
-
-        Args:
-            chunk: The next chunk.
-            touched: Receives the streams that were added to.
 
         Raises:
             OmniwireError: The request fails as a whole; nothing was added.
@@ -223,8 +244,7 @@ class OmniRequestState:
             self._tokens.add(chunk.new_token_ids)
         if chunk.output is not None and chunk.output.multimodal_outputs:
             carries = True
-            whole = chunk.kind is not ChunkKind.DELTA
-            self._take_in_output(chunk.output, routed, touched, whole=whole)
+            self._take_in_output(chunk.output, routed, whole=chunk.kind is not ChunkKind.DELTA)
         return carries
 
     def _route(self, output_type: str) -> Routed:
@@ -237,9 +257,7 @@ class OmniRequestState:
         self._routes[output_type] = routed
         return routed
 
-    def _take_in_output(
-        self, output: OmniOutput, routed: Routed, touched: list[TensorStream], *, whole: bool
-    ) -> None:
+    def _take_in_output(self, output: OmniOutput, routed: Routed, *, whole: bool) -> None:
         parts, failures = read_output(output, routed, self._declared)
         for modality, key, failure in failures:
             self._record(modality, failure, key)
@@ -248,8 +266,10 @@ class OmniRequestState:
             if stream.modality in self._errors:
                 continue  # what comes after a failure would leave a hole in the value
             try:
-                if self._add_payload(stream, key, payload, _copied, whole=whole):
-                    touched.append(stream)
+                self._add_payload(stream, key, payload, self._copies.copy, whole=whole)
+            except _NoRoomError as error:
+                self._record("", error)
+                return
             except AccumulationError as error:
                 self._record(stream.modality, error)
 
@@ -267,7 +287,7 @@ class OmniRequestState:
 
     def _add_payload(
         self, stream: TensorStream, key: str, payload: object, take: _Take, *, whole: bool = False
-    ) -> bool:
+    ) -> None:
         """Add a payload to a stream, all of it or nothing.
 
         Args:
@@ -277,11 +297,8 @@ class OmniRequestState:
             take: Makes a tensor the state's own.
             whole: Whether the chunk is the whole value so far.
 
-        Returns:
-            Whether there was a chunk with something new.
-
         Raises:
-            AccumulationError: It does not fit what was added before.
+            AccumulationError: It does not fit what was added before, or there is no room for it.
         """
         try:
             nested, chunk, scalars = split_payload(payload)
@@ -289,25 +306,55 @@ class OmniRequestState:
                 self._check_scalars(stream.modality, scalars)
             if nested:
                 key = join_keys(key, nested)
-            added = chunk is not None and self._add_chunk(stream, chunk, take, whole=whole)
+            if chunk is not None:
+                self._add_chunk(stream, chunk, take, whole=whole)
+        except _NoRoomError:
+            raise
         except Exception as error:  # noqa: BLE001  # a handler may raise anything
             named = name_failure(error, self.request_id, stream.modality, key)
             raise named from named.__cause__
         if scalars:
             self._pin_scalars(stream.modality, scalars)
-        return added
 
-    def _add_chunk(self, stream: TensorStream, chunk: Value, take: _Take, *, whole: bool) -> bool:
+    def _add_chunk(
+        self, stream: TensorStream, chunk: Value, take: _Take, *, whole: bool = False
+    ) -> None:
         if whole and self._incremental:
             chunk = stream.beyond(chunk)
+        if self._max_retained_bytes is not None and (self.emits_later or not self._incremental):
+            self._check_room(stream, chunk, restart=whole)
         if isinstance(chunk, tuple):
             if not chunk:
-                return False
+                if whole and self._incremental:
+                    stream.restart()
+                return
             chunk = tuple(map(take, chunk))
         else:
             chunk = take(chunk)
-        stream.add(chunk, whole=whole, restart=whole and not self._incremental)
-        return True
+        arrived = not self._copies.unfinished
+        stream.add(chunk, whole=whole, arrived=arrived)
+
+    def _owned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor itself if it has host memory of its own, and else a copy."""
+        storage = tensor.untyped_storage()
+        if (
+            not tensor.is_cpu
+            or tensor.requires_grad
+            or storage.nbytes() != tensor.nbytes
+            or not storage.resizable()
+        ):
+            return self._copies.copy(tensor)
+        return tensor
+
+    def _check_room(self, stream: TensorStream, chunk: Value, *, restart: bool) -> None:
+        """Refuse a chunk with which the request would hold too much, before it is copied."""
+        needed = sum(part.nbytes for part in parts_of(chunk))
+        for other in self._all_streams.values():
+            if other is not stream or not (restart or stream.replaces):
+                needed += other.nbytes - other.spare
+        if needed > self._max_retained_bytes:  # type: ignore[operator]  # asked only if there is one
+            message = f"expected at most {self._max_retained_bytes} retained bytes, got {needed}"
+            raise _NoRoomError(message, self.request_id, stream.modality, stream.name)
 
     def _check_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
         """Compare scalars with those of the first chunk, which pins them."""
@@ -325,31 +372,44 @@ class OmniRequestState:
 
     # ---- emission ---------------------------------------------------------------------
 
-    def _emit(self, touched: Iterable[TensorStream], finish_reason: str | None) -> RequestOutput:
-        """What the client is sent: what is new if it wants deltas, and else all so far.
-
-        Args:
-            touched: The streams that the last chunk was added to.
-            finish_reason: Why the request ends now, None if it goes on.
-        """
-        emitting = touched if self._incremental else self._all_streams.values()
+    def emit(self) -> RequestOutput:
+        """What the client is sent: what is new if it wants deltas, and else all so far."""
+        self._due = False
+        self._copies.wait()
         values: dict[str, Value] = {}
         tensors: dict[str, Value] = {}
-        for stream in emitting:
+        bounded = self._max_retained_bytes is not None
+        for stream in self._all_streams.values():
             if not stream.empty:
+                if bounded:
+                    self._limit_spare(stream)
                 self._emit_stream(stream, tensors if stream.name in self._declared else values)
+        if bounded and self.retained_bytes > self._max_retained_bytes:  # type: ignore[operator]  # there is one
+            for stream in self._all_streams.values():
+                stream.compact()
         if "" in self._errors:
-            finish_reason = FAILED
+            self.finish_reason = FAILED
         return RequestOutput._trusted(
             request_id=self.request_id,
             new_token_ids=self._tokens.take(),
             multimodal_outputs=_frozen(values),
             metadata=self._emitted_metadata,
             tensors=_frozen(tensors),
-            finished=finish_reason is not None,
-            finish_reason=finish_reason,
+            finished=self.finish_reason is not None,
+            finish_reason=self.finish_reason,
             errors=_frozen(dict(self._errors)),
         )
+
+    def _limit_spare(self, stream: TensorStream) -> None:
+        """Let a buffer grow by half of the room that is left.
+
+        So the bound is never passed for memory that is not needed yet, and the number of times
+        that a buffer grows on the way to the bound is still a logarithm.
+        """
+        assert self._max_retained_bytes is not None
+        others = sum(other.nbytes for other in self._all_streams.values() if other is not stream)
+        needed = stream.nbytes - stream.spare
+        stream.limit_spare(max(0, self._max_retained_bytes - others - needed) // 2)
 
     def _emit_stream(self, stream: TensorStream, emitted: dict[str, Value]) -> None:
         try:
@@ -372,16 +432,3 @@ def _agree(pinned: Scalar, value: Scalar) -> bool:
     if isinstance(pinned, bool) is not isinstance(value, bool):
         return False
     return pinned == value or (pinned != pinned and value != value)  # noqa: PLR0124  # NaN
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's values in memory of their own."""
-    return (tensor.detach() if tensor.requires_grad else tensor).clone()
-
-
-def _owned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if it has memory of its own, and else a copy."""
-    storage = tensor.untyped_storage()
-    if tensor.requires_grad or storage.nbytes() != tensor.nbytes or not storage.resizable():
-        return _copied(tensor)
-    return tensor

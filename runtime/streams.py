@@ -1,13 +1,13 @@
 """One value of one request while it streams: a modality's, a declared key's, or the text tokens."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
 
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import AccumulationError
-from omniwire.contracts.outputs import Concat, OutputKind
+from omniwire.contracts.outputs import Concat, OutputKind, Replace
 from omniwire.contracts.tensors import tensor_problem
 from omniwire.contracts.tokens import TokenIds
 from omniwire.runtime.accumulate import Accumulator, Rule, Value, make_accumulator, parts_of
@@ -34,6 +34,7 @@ class TensorStream:
         "_handler",
         "_rule",
         "_validate",
+        "_waiting",
         "modality",
         "name",
     )
@@ -54,18 +55,21 @@ class TensorStream:
         self._rule = rule
         self._accumulator: Accumulator | None = None
         self._foreign: Any = None  # what a handler makes that does not use an `Accumulator`
+        self._waiting: list[tuple[Value, bool]] = []  # what the handler may not read yet
         self._emitted = False
 
-    def add(self, chunk: Value, *, whole: bool = False, restart: bool = False) -> None:
+    def add(self, chunk: Value, *, whole: bool = False, arrived: bool = True) -> None:
         """Add a chunk that the stream may keep; all of it or, when it does not fit, nothing.
 
         Args:
             chunk: A tensor, or a tuple of tensors: chunks in order.
-            whole: Whether a single tensor has the form of the value, not of one chunk.
-            restart: Whether the chunk replaces what was added before.
+            whole: Whether the chunk is what follows what was emitted, and so replaces what was
+                not; a single tensor then has the form of the value, not of one chunk.
+            arrived: Whether the chunk's values may be read; a custom handler gets one whose
+                values are on their way only when the value is asked for.
         """
         accumulator = self._accumulator
-        if restart and accumulator is not None:
+        if whole and accumulator is not None:
             accumulator = accumulator.restart()
         if self._rule is not None:
             if accumulator is None:
@@ -73,12 +77,24 @@ class TensorStream:
             accumulator.add(chunk, whole=whole)
             self._accumulator = accumulator
         else:
-            foreign = None if restart else self._foreign
-            self._hand_over(chunk, foreign if accumulator is None else accumulator)
+            self._waiting.append((chunk, whole))
+            if arrived:
+                self._hand_over_waiting()
 
-    def _hand_over(self, chunk: Value, existing: Any) -> None:
+    def _hand_over_waiting(self) -> None:
+        waiting = self._waiting
+        self._waiting = []
+        for chunk, whole in waiting:
+            self._hand_over(chunk, whole=whole)
+
+    def _hand_over(self, chunk: Value, *, whole: bool) -> None:
         """Let the handler accumulate, one tensor at a time."""
         assert self._handler is not None
+        existing: Any = None
+        if not whole:
+            existing = self._foreign if self._accumulator is None else self._accumulator
+        elif self._accumulator is not None:
+            existing = self._accumulator.restart()
         for part in parts_of(chunk):
             existing = self._handler.accumulate(existing, part)
         known = isinstance(existing, Accumulator)
@@ -99,7 +115,12 @@ class TensorStream:
         return whole
 
     def value(self) -> Value:
-        """All that the stream holds, as the handler allows it to be emitted."""
+        """All that the stream holds, as the handler allows it to be emitted.
+
+        Every chunk's values must have arrived.
+        """
+        if self._waiting:
+            self._hand_over_waiting()
         handler, accumulator = self._handler, self._accumulator
         value: Value
         if self._rule is None or self._consolidates:
@@ -121,13 +142,23 @@ class TensorStream:
         if self._accumulator is not None:
             self._accumulator.drop()
 
+    def restart(self) -> None:
+        """Forget what was not emitted."""
+        if self._accumulator is not None:
+            self._accumulator = self._accumulator.restart()
+        self._foreign = None
+        self._waiting = []
+
     def discard(self) -> None:
         """Forget everything."""
         self._accumulator = self._foreign = None
+        self._waiting = []
 
     @property
     def empty(self) -> bool:
         """Whether the stream holds nothing."""
+        if self._waiting:
+            return False
         if self._accumulator is not None:
             return self._accumulator.empty
         return self._foreign is None
@@ -135,9 +166,30 @@ class TensorStream:
     @property
     def nbytes(self) -> int:
         """Bytes of tensor memory that the stream holds."""
+        held = 0 if self._accumulator is None else self._accumulator.nbytes
+        if self._foreign is not None or self._waiting:
+            held += held_bytes((self._foreign, self._waiting))
+        return held
+
+    @property
+    def replaces(self) -> bool:
+        """Whether each chunk replaces the one before."""
+        return isinstance(self._rule, Replace)
+
+    @property
+    def spare(self) -> int:
+        """The part of `nbytes` that is allocated for chunks to come."""
+        return 0 if self._accumulator is None else self._accumulator.spare
+
+    def limit_spare(self, max_spare: int) -> None:
+        """Bound what the next growth of a buffer may allocate for chunks to come."""
         if self._accumulator is not None:
-            return self._accumulator.nbytes
-        return sum(tensor.nbytes for tensor in _held_tensors(self._foreign))
+            self._accumulator.max_spare = max_spare
+
+    def compact(self) -> None:
+        """Give spare memory back."""
+        if self._accumulator is not None:
+            self._accumulator.compact()
 
 
 def _check_consolidated(handler: ModalityHandler, value: object) -> None:
@@ -151,16 +203,28 @@ def _describe_value(value: Value) -> str:
     return describe(value) if isinstance(value, torch.Tensor) else ", ".join(map(describe, value))
 
 
-def _held_tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors in what a custom handler accumulated, as far as containers show them."""
+def held_bytes(value: object) -> int:
+    """Bytes of memory in what a custom handler accumulated, each storage once.
+
+    Counted are tensors, in containers too, and what says its own size as `nbytes`.
+    """
+    storages: dict[int, int] = {}
+    own = _visit(value, storages)
+    return own + sum(storages.values())
+
+
+def _visit(value: object, storages: dict[int, int]) -> int:
+    """Note the storages in a value; bytes of what is in none."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _held_tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _held_tensors(item)
+        storage = value.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return 0
+    if isinstance(value, Mapping):
+        return sum(_visit(item, storages) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_visit(item, storages) for item in value)
+    nbytes = getattr(value, "nbytes", 0)
+    return nbytes if isinstance(nbytes, int) else 0
 
 
 class TokenStream:
