@@ -41,14 +41,25 @@ class Finding(NamedTuple):
     """One thing that is wrong with a file.
 
     Attributes:
+        what: The broken rule, or why nothing could be decoded.
         subject: Name of the object that was checked; empty if nothing could be decoded.
-        problem: The broken rule, or None if nothing could be decoded.
-        text: The sentence that says it, with its code, safe to print.
     """
 
-    subject: str
-    problem: Problem | None
-    text: str
+    what: Problem | DecodeError
+    subject: str = ""
+
+    @property
+    def problem(self) -> Problem | None:
+        """The broken rule, if something could be decoded."""
+        return self.what if isinstance(self.what, Problem) else None
+
+    @property
+    def text(self) -> str:
+        """The sentence that says it, with its code, safe to print."""
+        if isinstance(self.what, DecodeError):
+            return shorten(str(self.what), _MAX_SENTENCE)
+        sentence = self.what.sentence(self.subject)
+        return f"{shorten(sentence, _MAX_SENTENCE)} [{self.what.code}]"
 
 
 @attrs.frozen(eq=False)
@@ -127,15 +138,8 @@ def _decode_findings(error: DecodeError) -> list[Finding]:
     cause = error.__cause__
     if error.code == "contract" and isinstance(cause, ContractError):
         return _findings(cause)
-    return [Finding("", None, shorten(str(error), _MAX_SENTENCE))]
+    return [Finding(error)]
 
 
 def _findings(error: ContractError) -> list[Finding]:
-    return [
-        Finding(
-            error.subject,
-            problem,
-            f"{shorten(problem.sentence(error.subject), _MAX_SENTENCE)} [{problem.code}]",
-        )
-        for problem in error.problems
-    ]
+    return [Finding(problem, error.subject) for problem in error.problems]
