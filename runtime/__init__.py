@@ -2,6 +2,7 @@
 
 from omniwire.runtime.assembly import EncoderGroup
 from omniwire.runtime.cache import CacheLease, TensorLRUCache
+from omniwire.runtime.cache_keys import EncoderCacheKey, encoder_cache_key
 from omniwire.runtime.chunks import chunk_embeddings
 from omniwire.runtime.encoder import (
     MultimodalEncoder,
@@ -10,6 +11,7 @@ from omniwire.runtime.encoder import (
     validate_mm_encoder_scheduling_compatibility,
 )
 from omniwire.runtime.encoder_state import MultimodalEncoderRequestState
+from omniwire.runtime.encoding import encode_scheduled
 from omniwire.runtime.handlers import (
     AudioHandler,
     ImageHandler,
@@ -32,6 +34,7 @@ from omniwire.runtime.selection import select, select_inputs
 __all__ = [
     "AudioHandler",
     "CacheLease",
+    "EncoderCacheKey",
     "EncoderGroup",
     "ImageHandler",
     "ItemMetadataSource",
@@ -54,6 +57,8 @@ __all__ = [
     "VideoHandler",
     "chunk_embeddings",
     "default_registry",
+    "encode_scheduled",
+    "encoder_cache_key",
     "mm_item_scheduling_enabled",
     "prepare_request",
     "select",

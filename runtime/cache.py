@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import attrs
 import torch
@@ -11,6 +12,8 @@ from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem, contract_error
 
 _SUBJECT = "TensorLRUCache"
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @attrs.define(eq=False)
@@ -39,6 +42,17 @@ class CacheLease:
         entry, self._entry = self._entry, None
         if entry is not None:
             entry.num_leases -= 1
+
+    def share(self) -> "CacheLease":
+        """A further lease on the same tensor, to be released on its own.
+
+        Raises:
+            ContractValueError: This lease is released already.
+        """
+        if self._entry is None:
+            problem = Problem(("lease",), "state", "a lease not released yet", "a released one")
+            raise contract_error("CacheLease", [problem])
+        return CacheLease(self._entry)
 
 
 class TensorLRUCache:
@@ -71,6 +85,7 @@ class TensorLRUCache:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._reserved: dict[Hashable, int] = {}
+        self._dropped: list[_Entry] = []
         self._used_bytes = 0
 
     @property
@@ -81,6 +96,7 @@ class TensorLRUCache:
     @property
     def used_bytes(self) -> int:
         """Bytes of entries and reservations, never above the bound."""
+        self._forget_dropped()
         return self._used_bytes
 
     def __len__(self) -> int:
@@ -95,13 +111,22 @@ class TensorLRUCache:
         """Whether the output of this key is being encoded."""
         return key in self._reserved
 
-    def acquire(self, key: Hashable) -> CacheLease | None:
+    def acquire(self, key: Hashable, *, num_rows: int | None = None) -> CacheLease | None:
         """A lease on the entry of this key, or None for a miss.
 
         A hit makes the entry the most recently used one.
+
+        Args:
+            key: Identity of the item's output.
+            num_rows: Rows that the item has, if known. An entry with other rows cannot be its
+                output: it is a miss, and the entry is dropped (its bytes count until those
+                who hold it are done).
         """
         entry = self._entries.get(key)
         if entry is None:
+            return None
+        if num_rows is not None and (entry.tensor.dim() < 1 or entry.tensor.size(0) != num_rows):
+            self._dropped.append(self._entries.pop(key))
             return None
         self._entries.move_to_end(key)
         return CacheLease(entry)
@@ -126,7 +151,7 @@ class TensorLRUCache:
             problems.append(Problem(("key",), "duplicate", "a key not held yet", describe(key)))
         if problems:
             raise contract_error(_SUBJECT, problems)
-        excess = self._used_bytes + num_bytes - self._max_bytes
+        excess = self.used_bytes + num_bytes - self._max_bytes
         victims: list[Hashable] = []
         for candidate, entry in self._entries.items():
             if excess <= 0:
@@ -146,7 +171,7 @@ class TensorLRUCache:
         """Give up a reservation, after a failed encode; without one, do nothing."""
         self._used_bytes -= self._reserved.pop(key, 0)
 
-    def commit(self, outputs: Mapping[Hashable, torch.Tensor]) -> dict[Hashable, CacheLease]:
+    def commit(self, outputs: Mapping[_Key, torch.Tensor]) -> dict[_Key, CacheLease]:
         """Store outputs under their reservations: all of them, or none if one is wrong.
 
         Each tensor is copied, so that an entry keeps neither the batch that it was cut from
@@ -179,8 +204,16 @@ class TensorLRUCache:
             key: tensor.detach().clone(memory_format=torch.contiguous_format)
             for key, tensor in outputs.items()
         }
-        leases: dict[Hashable, CacheLease] = {}
+        leases: dict[_Key, CacheLease] = {}
         for key, tensor in copies.items():
             self._entries[key] = _Entry(tensor, self._reserved.pop(key))
             leases[key] = CacheLease(self._entries[key])
         return leases
+
+    def _forget_dropped(self) -> None:
+        """Take the bytes of dropped entries that nobody holds any more off the account."""
+        held = [entry for entry in self._dropped if entry.num_leases]
+        if len(held) < len(self._dropped):
+            done = sum(entry.num_bytes for entry in self._dropped if not entry.num_leases)
+            self._used_bytes -= done
+            self._dropped = held

@@ -231,7 +231,7 @@ def test_a_field_that_does_not_describe_items(fields: Any, path: Path, code: str
             hf.InternVLVideos(),
             {"pixel_values_videos": torch.tensor(1.0)},
             "pixel_values_videos",
-            "shape",
+            "axis",
         ),
     ],
 )

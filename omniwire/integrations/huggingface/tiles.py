@@ -238,21 +238,19 @@ class InternVLVideos:
         """The items in a payload; see `ModalityLayout.items`."""
         name = "pixel_values_videos"
         value = fields.get(name)
+        expected = "videos of shape [frames, 3, height, width]"
         if isinstance(value, tuple | list):
-            shapes = [
-                shape_of({str(index): video}, str(index), (*path, name))
-                for index, video in enumerate(value)
-            ]
+            each = [shape_of({name: video}, name, path) for video in value]
         else:
-            shape = shape_of(fields, name, path)
-            shapes = [shape[1:]] * shape[0] if shape else [()]
-        if any(len(shape) != 4 for shape in shapes):
-            expected = "videos of shape [frames, 3, height, width]"
+            num_videos = num_slices(fields, name, path)
+            each = [shape_of(fields, name, path)[1:]] * num_videos
+        if any(len(shape) != 4 for shape in each):
             raise misfit((*path, name), "shape", expected, value)
+        frames = [shape[0] for shape in each]
         tokens_per_frame = _internvl_tokens(self.image_size, self.patch_size)
         return ItemLayout(
-            encoder_token_lengths=tuple([shape[0] * tokens_per_frame for shape in shapes]),
-            output_embedding_lengths=tuple([shape[0] * self.image_seq_length for shape in shapes]),
+            encoder_token_lengths=tuple([count * tokens_per_frame for count in frames]),
+            output_embedding_lengths=tuple([count * self.image_seq_length for count in frames]),
             partitions=partitions_of(fields, self.field_names),
         )
 
