@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
 )
 
@@ -38,6 +39,7 @@ from omniwire.runtime import (
 ROW_BYTES = 16
 MAX_ROWS = 7
 CONTENTS = range(5)
+CONTENT_LISTS = some.lists(some.sampled_from(CONTENTS), min_size=1, max_size=4)
 FAULTS = ("none", "none", "raises", "short", "surplus", "wide", "no tensor", "dtype", "abort")
 
 
@@ -80,8 +82,8 @@ class EncoderMachine(RuleBasedStateMachine):
     holds = Bundle("holds")
     promises = Bundle("promises")
 
-    @initialize()
-    def start(self):
+    @initialize(target=requests, first=CONTENT_LISTS, second=CONTENT_LISTS)
+    def start(self, first, second):
         self.cache = TensorLRUCache(MAX_ROWS * ROW_BYTES)
         self.encoder = Encoder()
         self.live = {}  # request id -> (request, state, contents, settings)
@@ -89,6 +91,7 @@ class EncoderMachine(RuleBasedStateMachine):
         self.wrong = {}  # key -> an entry of wrong rows put there
         self.promised = {}  # key -> bytes
         self.number = 0
+        return multiple(self.admit(first, has_identity=True), self.admit(second, has_identity=True))
 
     def key(self, content):
         params = self.params([content])
@@ -107,12 +110,11 @@ class EncoderMachine(RuleBasedStateMachine):
         data = {"image": {"content": torch.tensor(contents)}, "item_metadata": record}
         return MultimodalParams(given, data)
 
-    @rule(
-        target=requests,
-        contents=some.lists(some.sampled_from(CONTENTS), min_size=1, max_size=4),
-        has_identity=some.sampled_from([True, True, True, False]),
-    )
-    def admit(self, contents, has_identity):
+    @rule(target=requests, contents=CONTENT_LISTS, has_identity=some.booleans())
+    def arrive(self, contents, has_identity):
+        return self.admit(contents, has_identity=has_identity)
+
+    def admit(self, contents, *, has_identity):
         self.number += 1
         request = ProcessedRequest(f"r{self.number}", range(64), self.params(contents))
         state = MultimodalEncoderRequestState.from_request(request)
@@ -121,17 +123,19 @@ class EncoderMachine(RuleBasedStateMachine):
         self.live[request.request_id] = (request, state, contents, has_identity)
         return request.request_id
 
-    @rule(data=some.data(), fault=some.sampled_from(FAULTS), has_identity=some.booleans())
-    def encode(self, data, fault, has_identity):
-        """Some pending items of some requests that are identified alike."""
+    @precondition(lambda self: any(state.pending_items for _, state, *_ in self.live.values()))
+    @rule(data=some.data(), fault=some.sampled_from(FAULTS), takes_all=some.booleans())
+    def encode(self, data, fault, takes_all):
+        """Pending items of some requests that are identified alike."""
+        names = [name for name, (_, state, *_) in self.live.items() if state.pending_items]
+        first = data.draw(some.sampled_from(names))
+        has_identity = self.live[first][3]
+        alike = [name for name in names if self.live[name][3] == has_identity]
         chosen = {}
-        for name, (_, state, _, known) in self.live.items():
-            pending = state.pending_items
-            if pending and known == has_identity and data.draw(some.booleans()):
-                items = some.lists(some.sampled_from(pending), min_size=1, unique=True)
-                chosen[name] = data.draw(items)
-        if not chosen:
-            return
+        for name in alike if takes_all else [first]:
+            pending = self.live[name][1].pending_items
+            items = some.lists(some.sampled_from(pending), min_size=1, unique=True)
+            chosen[name] = pending if takes_all else data.draw(items)
         requests = [request for request, *_ in self.live.values()]
         victim = data.draw(some.sampled_from(sorted(self.live)))
         self.encoder.fault, self.encoder.encoded = fault, []
@@ -190,13 +194,13 @@ class EncoderMachine(RuleBasedStateMachine):
             for _ in range(times):
                 state.release()
 
-    @rule(target=holds, content=some.sampled_from(CONTENTS))
-    def hold(self, content):
-        lease = self.cache.acquire(self.key(content))
-        assert (lease is None) == (self.key(content) not in self.cache)
-        if lease is None:
-            return multiple()
-        self.held.append((lease, self.key(content)))
+    @precondition(lambda self: len(self.cache))
+    @rule(target=holds, data=some.data())
+    def hold(self, data):
+        cached = [key for key in map(self.key, CONTENTS) if key in self.cache]
+        key = data.draw(some.sampled_from(cached))
+        lease = self.cache.acquire(key)
+        self.held.append((lease, key))
         return lease
 
     @rule(lease=consumes(holds))
@@ -282,4 +286,4 @@ class EncoderMachine(RuleBasedStateMachine):
 
 
 TestEncoderMachine = EncoderMachine.TestCase
-TestEncoderMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestEncoderMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
