@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from omniwire.contracts import (
     ContractError,
@@ -95,6 +96,65 @@ def test_fields_of_one_layout_share_one_index(monkeypatch: pytest.MonkeyPatch) -
     assert len(indices) == len(fields)
     assert indices[0] is indices[1]
     assert indices[2] is indices[3]
+
+
+VIEWS = (
+    "aten.slice.Tensor",
+    "aten.view.dtype",
+    # What wrapping the index of a numpy array comes to.
+    "aten.detach.default",
+    "aten.lift_fresh.default",
+)
+
+
+class Operations(TorchDispatchMode):
+    """Notes every operation on tensors that reaches a kernel, a copy or the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("indices", "num_gathers"), [([0], 0), ([1, 2], 0), ([0, 1, 2], 0), ([2, 0], 4)]
+)
+def test_views_cost_no_kernel_and_each_gathered_field_one(
+    indices: list[int], num_gathers: int
+) -> None:
+    """The path is the GPU's too: nothing is copied or read back but by `index_select`."""
+    record = MultimodalItemMetadata(
+        [("image", index) for index in range(3)],
+        input_partitions={
+            "image": {
+                "a": packed(2, 0, 3),
+                "b": packed(2, 0, 3, axis=1),
+                "c": BATCHED,
+                "d": packed(2, 0, 3),
+            }
+        },
+    )
+    fields = {
+        "a": torch.zeros(5),
+        "b": torch.zeros(1, 5),
+        "c": torch.zeros(3),
+        "d": {"e": torch.zeros(5).to(torch.float8_e4m3fn)},
+        "shared": torch.zeros(7),
+    }
+    params = MultimodalParams(multimodal_data={"image": fields, "item_metadata": record})
+    with Operations() as seen:
+        select(params, indices)
+    kernels = [name for name in seen.names if name not in VIEWS]
+    assert kernels == ["aten.index_select.default"] * num_gathers
 
 
 def test_a_modality_that_shares_everything_need_not_be_a_mapping() -> None:
