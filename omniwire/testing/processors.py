@@ -18,6 +18,7 @@ from omniwire.testing.comparison import assert_equal
 Example = Mapping[str, Any] | Sequence[Any]
 """The arguments of `get_mm_item_metadata` in order, or those of `prepare_request` by name."""
 
+_ITEM_PAYLOADS: Final = "item_payloads"
 _ARGUMENTS: Final = ("prompt_token_ids", "multimodal_data", "mm_item_order")
 
 
@@ -27,15 +28,17 @@ def assert_processor_conforms(processor: ItemMetadataSource, examples: Iterable[
     Its metadata hook gives the same record again for the same payload and leaves that alone;
     the record agrees with the order and rows of the example, and with the payload (counts,
     packed sums, declared fields); where every modality is declared, each item can be selected
-    alone and the items reordered and put back. If the processor has `get_dummy_mm_data`, that
+    alone (and equals what processing it alone gave, where the example has that) and the items
+    reordered and put back. If the processor has `get_dummy_mm_data`, that
     gives a consistent payload with exact rows for the modalities of each example.
 
     Args:
         processor: The processor.
         examples: At least one. Either the arguments of `get_mm_item_metadata`, in order:
             `(prompt_token_ids, multimodal_data)` or `(..., mm_item_order)`; or a mapping of
-            arguments of `prepare_request`, which may add `output_embedding_lengths` and
-            `multimodal_input`.
+            arguments of `prepare_request`, which may add `output_embedding_lengths`,
+            `multimodal_input`, and `item_payloads`: per item in prompt order, the payload
+            `{modality: fields}` of that item processed alone, which selecting it must equal.
 
     Raises:
         AssertionError: The processor breaks a rule, named with the number of the example.
@@ -78,7 +81,8 @@ def _by_name(example: Example) -> Mapping[str, Any]:
 
 def _check_example(processor: ItemMetadataSource, given: Mapping[str, Any]) -> None:
     _check_hook(processor, given)
-    request = check_producer(prepare_request(processor, **{"request_id": "example", **given}))
+    arguments = {name: value for name, value in given.items() if name != _ITEM_PAYLOADS}
+    request = check_producer(prepare_request(processor, **{"request_id": "example", **arguments}))
     params = request.multimodal_params
     record = None if params is None else params.item_metadata
     if params is None or record is None:
@@ -86,6 +90,8 @@ def _check_example(processor: ItemMetadataSource, given: Mapping[str, Any]) -> N
     counts = _counts(record)
     if record.input_partitions is not None and record.input_partitions.keys() == counts.keys():
         _check_selection(request, params, record)
+    if given.get(_ITEM_PAYLOADS) is not None:
+        _check_alone(params, record, given[_ITEM_PAYLOADS])
     if counts and isinstance(processor, MultimodalProcessor):
         _check_dummy_data(processor.get_dummy_mm_data(counts), counts)
 
@@ -114,6 +120,22 @@ def _check_selection(
     if every:
         backwards = select(params, every[::-1])
         assert_equal(select(backwards, every[::-1]), select(params, every))
+
+
+def _check_alone(
+    params: MultimodalParams, record: MultimodalItemMetadata, payloads: Sequence[Mapping[str, Any]]
+) -> None:
+    """Selecting an item gives the payload that processing it alone gives."""
+    if len(payloads) != len(record.item_refs):
+        expected = f"{len(record.item_refs)} payloads, one per item"
+        raise AssertionError(f"{_ITEM_PAYLOADS}: expected {expected}, got {len(payloads)}")
+    for index, (payload, (modality, _)) in enumerate(zip(payloads, record.item_refs, strict=True)):
+        alone = MultimodalParams(multimodal_data=payload).multimodal_data
+        selected = select(params, [index]).multimodal_data
+        try:
+            assert_equal(selected[modality], alone[modality])
+        except AssertionError as error:
+            raise AssertionError(f"{_ITEM_PAYLOADS}[{index}]: {error}") from error
 
 
 def _check_dummy_data(data: Mapping[str, Any], wanted: Mapping[str, int]) -> None:

@@ -6,14 +6,18 @@ import pytest
 import torch
 
 from omniwire.contracts import (
+    AdmissionError,
     ContractError,
     ContractTypeError,
     ContractValueError,
     EncoderBudget,
+    EncoderCapability,
     MultimodalInput,
     MultimodalItemMetadata,
     MultimodalItemPartition,
     MultimodalParams,
+    ProcessedRequest,
+    check_admission,
 )
 from omniwire.runtime import (
     MultimodalEncoderMixin,
@@ -224,3 +228,59 @@ def test_a_capability_is_a_bool_and_a_budget_a_budget() -> None:
         ("budget",),
         ("model", "supports_mm_encoder_item_scheduling"),
     ]
+
+
+def test_under_item_scheduling_a_request_is_refused_and_never_encoded_whole() -> None:
+    """vllm#31219, #38305, #50957: one request fails, by its item; the other goes on."""
+    capability = EncoderCapability(item_scheduling=mm_item_scheduling_enabled(Model()))
+    budget = EncoderBudget(max_encoder_tokens=2)
+    prompt = range(8)
+    unknown = MultimodalItemMetadata([("image", 0)], None, [4], {"image": {}})
+    data = {"image": {}, "item_metadata": unknown}
+    cases = [
+        (DECLARED, ("encoder_token_lengths", 0), "budget", ("3", "2")),
+        (MultimodalParams(multimodal_data=data), ("encoder_token_lengths",), "missing", ()),
+    ]
+    for number, (params, path, code, numbers) in enumerate(cases):
+        request = ProcessedRequest(f"r{number}", prompt, params)
+        with pytest.raises(AdmissionError) as caught:
+            check_admission(request, capability, budget)
+        assert caught.value.request_id == f"r{number}"
+        (problem,) = (p for p in caught.value.problems if "encoder_token_lengths" in p.path)
+        assert (problem.path[-len(path) :], problem.code) == (path, code)
+        assert all(text in str(caught.value) for text in numbers)
+        check_admission(request, EncoderCapability(item_scheduling=False), budget)
+    small = select(DECLARED, [1])
+    check_admission(
+        ProcessedRequest("r", prompt, MultimodalParams(None, small.multimodal_data)),
+        capability,
+        budget,
+    )
+
+
+@pytest.mark.parametrize("can", [True, False])
+@pytest.mark.parametrize("disable_mm_encoder", [True, False])
+@pytest.mark.parametrize("policy", ["item", "request"])
+def test_every_combination_of_switches(can: bool, disable_mm_encoder: bool, policy: str) -> None:
+    class Claiming(MultimodalEncoderMixin):
+        """Claims what it does not implement; that matters only where it is used."""
+
+        supports_mm_encoder_item_scheduling = can
+
+    is_used = can and not disable_mm_encoder and policy == "item"
+    for model in (Claiming(), Claiming):
+        enabled = mm_item_scheduling_enabled(
+            model, disable_mm_encoder=disable_mm_encoder, policy=policy
+        )
+        assert enabled is is_used
+    try:
+        validate_mm_encoder_scheduling_compatibility(
+            Claiming(),
+            budget=EncoderBudget(),
+            policy=policy,
+            disable_mm_encoder=disable_mm_encoder,
+        )
+    except ContractValueError:
+        assert is_used
+    else:
+        assert not is_used

@@ -499,6 +499,22 @@ def test_dummy_data_are_what_the_encoder_takes(case: Case, tokens_seen: list[int
     assert record.encoder_token_lengths == tuple(tokens_seen)
 
 
+def test_selecting_an_image_is_processing_it_alone() -> None:
+    side = 28 * 28
+    real = Qwen2VLImageProcessorPil(size={"shortest_edge": side, "longest_edge": 16 * side})
+    processor = hf.HuggingFaceProcessor({"image": QWEN_IMAGES})
+    alone = [processor.payload(image=real(one, return_tensors="pt")) for one in photographs()]
+    example = {
+        "prompt_token_ids": [1],
+        "multimodal_data": processor.payload(image=qwen_images()),
+        "item_payloads": alone,
+    }
+    assert_processor_conforms(processor, [example])
+    for wrong in (alone[:2], [alone[1], alone[0], alone[2]]):
+        with pytest.raises(AssertionError, match="item_payloads"):
+            assert_processor_conforms(processor, [{**example, "item_payloads": wrong}])
+
+
 WORDS = ["?", "look", "<image>", "<boi>", "<soft>", "<eoi>"]
 
 
