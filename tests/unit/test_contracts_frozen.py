@@ -360,6 +360,21 @@ class TestDepth:
                 [(("a", "b"), "depth")],
             )
 
+    def test_frozen_tuples_count_with_all_their_levels(self, refusal) -> None:
+        payload = FrozenMapping({"a": nested_lists(20)})  # 21 levels
+        for _ in range(11):
+            payload = FrozenMapping({"k": payload})
+        assert refusal(FrozenMapping, {"k": payload}) == (ContractValueError, [(("k",), "depth")])
+
+    @pytest.mark.parametrize(
+        "leaf", [None, "x", torch.ones(1), np.ones(1), TokenIds([1])], ids=repr
+    )
+    def test_leaves_are_no_level(self, refusal, leaf: object) -> None:
+        payload = FrozenMapping({"x": leaf})
+        for _ in range(31):
+            payload = FrozenMapping({"k": payload})
+        assert refusal(FrozenMapping, {"k": payload}) == (ContractValueError, [(("k",), "depth")])
+
     def test_records_count_with_all_their_levels(self, refusal) -> None:
         """A record is one level, and its payload the levels below it."""
         record = MultimodalParams(multimodal_data=nested_dicts(30))

@@ -53,6 +53,10 @@ class TestOmniOutput:
         assert output.multimodal_outputs == output.inter_stage_outputs == {}
         assert type(output.multimodal_outputs) is FrozenMapping
 
+    def test_it_holds_hidden_states(self) -> None:
+        hidden = torch.zeros(3, 8)
+        assert OmniOutput(hidden).text_hidden_states is hidden
+
     def test_a_handle_is_legal_wherever_a_tensor_is(self) -> None:
         output = OmniOutput(HANDLE, {"a": HANDLE, "b": [HANDLE, torch.ones(1)]}, {"c": HANDLE})
         assert output.text_hidden_states is HANDLE

@@ -29,6 +29,11 @@ def test_packed_may_have_no_items_and_empty_items() -> None:
     assert MultimodalItemPartition((0,)).item_lengths == (0,)
 
 
+def test_the_largest_numbers() -> None:
+    partition = MultimodalItemPartition((2**63 - 1,), axis=2**63 - 1)
+    assert partition.item_lengths == (2**63 - 1,) == (partition.axis,)
+
+
 @pytest.mark.parametrize("lengths", ["12", 5, range(3), np.array([1, 2]), torch.tensor([1])])
 def test_lengths_that_are_no_tuple_or_list(refusal, lengths: object) -> None:
     assert refusal(MultimodalItemPartition, lengths) == (

@@ -174,7 +174,7 @@ class TestChunkWindows:
     def test_framing_offsets_count_the_item_s_own_tokens(self) -> None:
         """Items with tokens at 1, 2 and at 4, 6, 7, of which 2, 6 and 7 are framing."""
         runs = inputs([1, 4], [2, 3], [0, 1, 3], [1, 4, 6], [2, 1, 2])
-        expected = {3: 1, 5: 2, 7: 2, 8: 2}
+        expected = {2: 1, 3: 1, 4: 1, 5: 2, 6: 2, 7: 2, 8: 2}
         for end, rows in expected.items():
             found = for_chunk(
                 past_seen_token_num=0,
@@ -183,6 +183,21 @@ class TestChunkWindows:
                 special_token_offsets=[[1], (1, 2)],
             )
             assert found.row_range == (0, rows)
+
+    def test_a_framing_token_is_one_token_of_one_run(self) -> None:
+        """Tokens 0, 1 and 5, 6, of which 0 and 5 are framing."""
+        found = for_chunk(
+            past_seen_token_num=0,
+            chunk_end_pos=6,
+            multimodal_input=inputs([0], [4], [0, 2], [0, 5], [2, 2]),
+            special_token_offsets=[(0, 2)],
+        )
+        assert found == MultimodalRuntimeData(0, 6, 0, 1, 2)
+
+    def test_an_empty_item_stands_in_nobody_s_way(self) -> None:
+        empty = inputs([0, 3, 5], [5, 0, 1])
+        found = for_chunk(past_seen_token_num=0, chunk_end_pos=6, multimodal_input=empty)
+        assert found.row_range == (0, 6)
 
     def test_items_without_tokens_and_no_items(self) -> None:
         empty = for_chunk(
@@ -196,7 +211,9 @@ class TestChunkWindows:
         assert nothing == MultimodalRuntimeData(2, 4, 0, 0, 0)
 
     def test_an_empty_prompt(self) -> None:
-        assert for_chunk(past_seen_token_num=0, chunk_end_pos=0, embed_mask=[]).row_range == (0, 0)
+        for name in ("embed_mask", "embed_mask_cumsum"):
+            found = for_chunk(past_seen_token_num=0, chunk_end_pos=0, **{name: []})
+            assert found == MultimodalRuntimeData(0, 0, 0, 0, 0)
 
 
 class TestArguments:

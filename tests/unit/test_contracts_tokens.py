@@ -81,6 +81,11 @@ class TestBuilding:
             ContractValueError,
             [((0,), "range"), ((2,), "range")],
         )
+        assert refusal(TokenIds, [2**40, INT32_MAX, 0]) == (
+            ContractValueError,
+            [((0,), "range")],
+        )
+        assert refusal(TokenIds, [-1, INT32_MAX, 0]) == (ContractValueError, [((0,), "range")])
         assert refusal(TokenIds, [True, 0, False]) == (
             ContractTypeError,
             [((0,), "type"), ((2,), "type")],

@@ -26,6 +26,7 @@ from omniwire.contracts import (
     Problem,
     ProcessedRequest,
     Replace,
+    RequestOutput,
     TensorHandle,
     TokenIds,
     UnsupportedVersionError,
@@ -130,6 +131,10 @@ def three_images_with_two_grids() -> ProcessedRequest:
     grid = torch.ones(2, 3, dtype=torch.int64)
     data = {"image": {"image_grid_thw": grid}, "item_metadata": THREE_IMAGES}
     return ProcessedRequest("r1", [1], MultimodalParams(multimodal_data=data))
+
+
+def with_embeddings(embeddings: object) -> ProcessedRequest:
+    return ProcessedRequest("r1", [1], MultimodalParams.from_embeddings(embeddings))
 
 
 def two_images_too_large() -> ProcessedRequest:
@@ -240,6 +245,34 @@ MESSAGES = {
     "- at $.chunk_end_pos": (
         lambda: MultimodalRuntimeData.for_chunk(
             past_seen_token_num=0, chunk_end_pos=3, embed_mask=[0, 1]
+        )
+    ),
+    "RequestOutput: expected a mapping of modality to error, got list of 0 - at $.errors": (
+        lambda: RequestOutput("r1", errors=[])
+    ),
+    "MultimodalRuntimeData: expected exactly one of embed_mask, embed_mask_cumsum, "
+    "multimodal_input, got none - at $": (
+        lambda: MultimodalRuntimeData.for_chunk(past_seen_token_num=0, chunk_end_pos=0)
+    ),
+    "MultimodalRuntimeData: expected exactly one of embed_mask, embed_mask_cumsum, "
+    "multimodal_input, got embed_mask and embed_mask_cumsum - at $": (
+        lambda: MultimodalRuntimeData.for_chunk(
+            past_seen_token_num=0, chunk_end_pos=0, embed_mask=[], embed_mask_cumsum=[]
+        )
+    ),
+    "ProcessedRequest: expected embeddings of shape [rows, hidden], got f32[5] "
+    "- at $.multimodal_params.multimodal_data.multimodal_embedding": (
+        lambda: check_producer(with_embeddings(torch.zeros(5)))
+    ),
+    "ProcessedRequest: expected embeddings of shape [rows, hidden], "
+    "got TensorHandle(arena, f32[5]) "
+    "- at $.multimodal_params.multimodal_data.multimodal_embedding": (
+        lambda: check_producer(with_embeddings(TensorHandle("arena", torch.float32, (5,), b"x")))
+    ),
+    "ProcessedRequest: expected rows of the model's hidden size 8, got 7 "
+    "- at $.multimodal_params.multimodal_data.multimodal_embedding": (
+        lambda: check_admission(
+            with_embeddings(torch.zeros(2, 7)), EncoderCapability(hidden_size=8)
         )
     ),
     "MultimodalRuntimeData: expected 0 or 1, got 2 - at $.embed_mask[1]": (
