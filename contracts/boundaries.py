@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from omniwire.contracts.budget import EncoderBudget, EncoderCapability
-from omniwire.contracts.checks import check_count, raise_problems
+from omniwire.contracts.checks import check_count, each, raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import AdmissionError, Path, Problem
 from omniwire.contracts.guard import guarded
@@ -120,7 +120,7 @@ def _producer_problems(request: ProcessedRequest) -> list[Problem]:
 def _check_spans(inputs: MultimodalInput, num_prompt_tokens: int, problems: list[Problem]) -> None:
     """Spans inside the prompt, in prompt order, none into the next."""
     end = 0
-    for item, runs in enumerate(item_runs(inputs)):
+    for item, runs in each(item_runs(inputs), problems):
         start = inputs.multimodal_positions[item]
         path = (*_INPUT, "multimodal_positions", item)
         if start < end:
@@ -212,7 +212,7 @@ def _check_rows(
         expected_unit = "embeddings, one per item"
         if not check_count(problems, path, len(embeddings), num_items, expected_unit):
             return
-    for index, rows in enumerate(all_rows):
+    for index, rows in each(all_rows, problems):
         if known is not None and rows is not None and rows != known[index]:
             expected = f"{known[index]} embedding rows"
             problems.append(Problem((*path, index), "count", expected, str(rows)))
@@ -291,7 +291,7 @@ def _check_costs(
     if bound is None:
         return
     unit = "encoder tokens" if name == "encoder_token_lengths" else "output bytes"
-    for index, (ref, length) in enumerate(zip(record.item_refs, lengths, strict=True)):
+    for index, (ref, length) in each(zip(record.item_refs, lengths, strict=True), problems):
         if length * unit_bytes > bound:
             item = f"item {index} ({ref.modality}, {ref.index})"
             expected = f"at most {bound} {unit} for {item}"

@@ -21,8 +21,6 @@ from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem
 from omniwire.contracts.frozen import FrozenMapping, as_frozen, take_frozen
 
-Partitions = FrozenMapping[FrozenMapping["MultimodalItemPartition"]]
-
 
 class _ItemRef(NamedTuple):
     modality: str
@@ -96,6 +94,9 @@ class MultimodalItemPartition(Contract):
             check_ints(problems, ("item_lengths",), self.item_lengths, 0)
         check_int(problems, ("axis",), self.axis, 0)
         raise_problems("MultimodalItemPartition", problems)
+
+
+Partitions = FrozenMapping[FrozenMapping[MultimodalItemPartition]]
 
 
 def _as_refs(value: Iterable[tuple[str, int]]) -> tuple[ItemRef, ...]:

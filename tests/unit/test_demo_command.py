@@ -204,7 +204,8 @@ def test_a_killed_run_leaves_no_processes(tmp_path: Path) -> None:
     process = start(tmp_path)
     children = spawned_children(process.pid, 2)
     process.kill()
-    assert process.communicate(timeout=120) == ("", "")
+    # A child that was still starting reports on stderr that its parent is gone.
+    assert process.communicate(timeout=120)[0] == ""
     deadline = time.monotonic() + 120
     while any(map(is_alive, children)) and time.monotonic() < deadline:
         time.sleep(0.1)
