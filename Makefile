@@ -33,7 +33,7 @@ test -f $(2) || $(PYTHON) -m venv --clear $(1)
 @rm -f $(2)
 endef
 
-.PHONY: demo test check lint mypy pyright imports wheel test-wheel bench clean
+.PHONY: demo test check lint mypy pyright imports wheel test-wheel bench fuzz clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/omniwire demo
@@ -72,6 +72,14 @@ bench: export OMP_NUM_THREADS := 1
 bench: $(INSTALLED)
 	for benchmark in benchmarks/*.py; do \
 		env -u PYTHONSAFEPATH $(VENV)/bin/python "$$benchmark" || exit 1; done
+
+# Coverage-guided; longer by hand: make fuzz FUZZ_SECONDS=3600
+FUZZ_SECONDS ?= 60
+fuzz: $(INSTALLED)
+	$(VENV)/bin/python $(PIP_INSTALL) atheris
+	mkdir -p build/fuzz
+	$(VENV)/bin/python tests/conformance/fuzz_decode.py -max_total_time=$(FUZZ_SECONDS) \
+		-max_len=4096 -verbosity=0 -print_final_stats=1 -artifact_prefix=build/fuzz- build/fuzz
 
 clean:
 	rm -rf $(VENV) $(WHEEL_VENV) build dist omniwire.egg-info
