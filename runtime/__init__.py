@@ -4,6 +4,12 @@ from omniwire.runtime.assembly import EncoderGroup
 from omniwire.runtime.cache import CacheLease, TensorLRUCache
 from omniwire.runtime.cache_keys import EncoderCacheKey, encoder_cache_key
 from omniwire.runtime.chunks import chunk_embeddings
+from omniwire.runtime.disaggregation import (
+    PrefillHook,
+    export_embeddings,
+    import_embeddings,
+    record_rows,
+)
 from omniwire.runtime.encoder import (
     MultimodalEncoder,
     MultimodalEncoderMixin,
@@ -50,6 +56,7 @@ __all__ = [
     "OmniRequestState",
     "OutputRouter",
     "OutputStream",
+    "PrefillHook",
     "TensorHandler",
     "TensorLRUCache",
     "TextHandler",
@@ -59,8 +66,11 @@ __all__ = [
     "default_registry",
     "encode_scheduled",
     "encoder_cache_key",
+    "export_embeddings",
+    "import_embeddings",
     "mm_item_scheduling_enabled",
     "prepare_request",
+    "record_rows",
     "select",
     "select_inputs",
     "validate_mm_encoder_scheduling_compatibility",

@@ -97,6 +97,13 @@ def test_a_chunk_without_placeholders_has_no_rows() -> None:
     assert chunk_embeddings(items(2), chunk(3, 5, MASK)).shape == (0, 1)
 
 
+def test_the_last_token_of_a_prompt_is_a_chunk_like_any_other() -> None:
+    """vllm-omni#4382: prompt of 513, chunks of 512; the window and not its size says which."""
+    mask = [0] * 511 + [1, 1]
+    assert chunk_embeddings(items(2), chunk(0, 512, mask)).flatten().tolist() == [0]
+    assert chunk_embeddings(items(2), chunk(512, 513, mask)).flatten().tolist() == [1]
+
+
 def test_rows_are_those_of_the_accepted_tokens() -> None:
     """vllm-omni#6863: the window decides, not what was scheduled before."""
     assert chunk_embeddings(items(4), chunk(1, 3, [1, 1, 1, 1])).flatten().tolist() == [1, 2]
