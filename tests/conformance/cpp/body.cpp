@@ -58,9 +58,10 @@ Value digest_rows(Bytes bytes) {
 }
 
 struct Builder : msgpack::null_visitor {
-    explicit Builder(const std::vector<Bytes>& frames_) : frames(frames_) {}
+    Builder(const std::vector<Bytes>& frames_, bool newer_) : frames(frames_), newer(newer_) {}
 
     const std::vector<Bytes>& frames;
+    const bool newer;
     Tree tree;
     std::vector<Value> open;
     bool in_key = false;
@@ -134,7 +135,9 @@ struct Builder : msgpack::null_visitor {
             case Extension::int32s: return add(integers(Kind::tuple, payload, 4));
             case Extension::int64s: return add(integers(Kind::tuple, payload, 8));
             case Extension::digests: return add(digest_rows(payload));
-            default: return add(of(Kind::unknown));
+            default:
+                if (!newer) throw Refusal("unknown", "extension");
+                return add(of(Kind::unknown));
         }
     }
 
@@ -205,8 +208,8 @@ struct Builder : msgpack::null_visitor {
 
 }  // namespace
 
-Tree parse(Bytes body, const std::vector<Bytes>& frames) {
-    Builder builder(frames);
+Tree parse(Bytes body, const std::vector<Bytes>& frames, bool newer) {
+    Builder builder(frames, newer);
     std::size_t end = 0;
     msgpack::parse(body.data(), body.size(), end, builder);
     if (end != body.size()) throw Refusal("syntax", "bytes after the body");

@@ -14,6 +14,7 @@ struct Tree {
     std::vector<Place> places;
 };
 // `frames` are those of the whole message. A place outside its buffer is left to the caller.
-Tree parse(Bytes body, const std::vector<Bytes>& frames);
+// Extensions that this version does not have are refused unless the writer is newer.
+Tree parse(Bytes body, const std::vector<Bytes>& frames, bool newer);
 
 }  // namespace omniwire

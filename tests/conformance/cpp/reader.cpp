@@ -252,7 +252,7 @@ Value read(Bytes blob) {
     const std::vector<Bytes> frames = split(blob);
     const Envelope envelope = open(frames[0]);
     const bool newer = envelope.version > newest_version;
-    Tree tree = parse(envelope.body, frames);
+    Tree tree = parse(envelope.body, frames, newer);
     const std::vector<Value>& parts = tree.root.items;
     if (!tree.root.is(Kind::tuple) || parts.size() < 3) throw Refusal("syntax", "parts of the body");
     if (parts.size() > 3 && !newer) throw Refusal("unknown", "parts of the body");

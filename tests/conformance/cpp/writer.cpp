@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <msgpack.hpp>
 #include <tuple>
@@ -40,6 +41,13 @@ struct Writer {
             pack.pack_int64(is.small());
         else
             pack.pack_uint64(is.bits);
+    }
+    void real(double is) {  // pack_double makes an integer of a whole number
+        std::uint64_t bits = 0;
+        std::memcpy(&bits, &is, sizeof bits);
+        const std::string bytes = little(bits, 8);
+        const std::string encoded = '\xcb' + std::string(bytes.rbegin(), bytes.rend());
+        out.write(encoded.data(), encoded.size());
     }
     void array(std::size_t size) { pack.pack_array(static_cast<std::uint32_t>(size)); }
     void map(std::size_t size) { pack.pack_map(static_cast<std::uint32_t>(size)); }
@@ -94,7 +102,7 @@ struct Writer {
             case Kind::boolean: value.boolean ? pack.pack_true() : pack.pack_false(); return;
             case Kind::integer:
             case Kind::dtype: integer(value.integer); return;
-            case Kind::real: pack.pack_double(value.real); return;
+            case Kind::real: real(value.real); return;
             case Kind::text: text(value.name); return;
             case Kind::bytes:
                 pack.pack_bin(static_cast<std::uint32_t>(value.bytes.size()));
