@@ -17,7 +17,7 @@ How an object travels, in short; docs/reference/wire-format.md is the specificat
 - Decoded tensors alias the frames (`buffer_reader`), which they keep alive. They are read-only
   by contract. What a write does all the same depends on the memory: in `bytes` it changes an
   object that Python holds immutable, in a `bytearray` whatever else uses it, in a mapping made
-  by `load` a private page, and in read-only shared memory it ends the process.
+  by `load` a private page. Memory mapped for reading only is copied (`pages`).
 
 >>> import omniwire as ow, torch
 >>> params = ow.MultimodalParams(multimodal_data={"image": {"pixel_values": torch.zeros(4, 8)}})

@@ -20,6 +20,7 @@ from omniwire.serialization.buffer_writer import (
 )
 from omniwire.serialization.dtypes import NUMPY_DTYPES, TORCH_DTYPES
 from omniwire.serialization.limits import Limits
+from omniwire.serialization.pages import is_writable
 
 _PLACE: Final = struct.Struct("<IQ")
 _CARRIERS: Final[dict[torch.dtype, np.dtype[np.generic]]] = {
@@ -192,16 +193,23 @@ class BufferReader:
         return index, offset
 
     def _memory(self, index: int) -> np.ndarray:
-        """A frame as a 1-D uint8 array, aliasing it if its address suits every data type.
+        """A frame as a 1-D uint8 array, aliasing it where that is safe.
+
+        It is copied where its address does not suit every data type, and where a write, which
+        torch cannot forbid, would end the process: in memory that is mapped for reading only.
 
         `frombuffer` holds the buffer, so that its owner can neither resize nor close it under
         the tensors; the constructor of an array does not.
         """
         flat = self._flat.get(index)
         if flat is None:
-            flat = np.frombuffer(self._frames[index], np.uint8)
-            if flat.ctypes.data % _WORD_BYTES:
+            frame = self._frames[index]
+            flat = np.frombuffer(frame, np.uint8)
+            address = flat.ctypes.data
+            # The memory of a bytes object is read-only to Python alone.
+            is_mapped = frame.readonly and type(frame.obj) is not bytes
+            if address % _WORD_BYTES or (is_mapped and not is_writable(address, len(frame))):
                 # Memory from Python's own allocators does suit.
-                flat = np.frombuffer(bytearray(self._frames[index]), np.uint8)
+                flat = np.frombuffer(bytearray(frame), np.uint8)
             self._flat[index] = flat
         return flat

@@ -93,8 +93,8 @@ def decode(frames: Sequence[Any], limits: Limits = Limits(), copy: bool = False)
         limits: Bounds that the message is held to.
         copy: Whether the tensors own their memory. By default they alias the frames, keep
             them alive and are read-only by contract, whether or not the memory is; numpy
-            arrays are marked read-only. A frame at an address that does not suit its tensors
-            is copied.
+            arrays are marked read-only. A frame is copied if its address does not suit its
+            tensors, or if it lies in memory that is mapped for reading only.
 
     Returns:
         An object equal to the one that was encoded.

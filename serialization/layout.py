@@ -58,7 +58,7 @@ class LocatedMessage:
     """A message that was read from a file, and where in the file its parts are.
 
     Attributes:
-        obj: What the message holds. Its tensors alias a read-only mapping of the file; reading
+        obj: What the message holds. Its tensors alias a private mapping of the file; reading
             them ends the process if the file is shorter by then.
         num_file_bytes: Size of the file.
         frames: Every frame in the file, the header first.
@@ -152,6 +152,6 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
 
 def _map(descriptor: int, size: int) -> mmap.mmap:
     try:
-        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
     except ValueError:  # the size of the file is no longer what it was
         raise DecodeError(f"expected {size} bytes or more, got fewer", "truncated") from None

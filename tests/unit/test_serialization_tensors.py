@@ -3,14 +3,17 @@
 import gc
 import pickle
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from omniwire.contracts import FrozenMapping
-from omniwire.serialization import decode, dumps, encode, loads
+from omniwire.contracts import FrozenMapping, MultimodalParams
+from omniwire.serialization import decode, dumps, encode, loads, save
 from omniwire.serialization.dtypes import NUMPY_CODES, TORCH_CODES
 
 KIB = 1024
@@ -420,3 +423,33 @@ class TestMemory:
         assert second.sum() == 300
         assert third.sum() == 0
         assert decode(frames)["values"][0].sum() == 0
+
+
+class TestMemoryMappedForReadingOnly:
+    """vllm#26781: a write to what was received may neither crash nor change what others hold."""
+
+    def test_a_write_ends_no_process_and_changes_no_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "message"
+        content = {"image": {"pixel_values": torch.arange(100_000)}}
+        save(MultimodalParams(multimodal_data=content), path)
+        before = path.read_bytes()
+        program = """if True:
+            import mmap, sys
+            from omniwire.serialization import loads
+            with open(sys.argv[1], "rb") as file:
+                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            tensor = loads(mapping).multimodal_data["image"]["pixel_values"]
+            tensor[0] = 7
+            print(tensor[:3].tolist())
+        """
+        command = [sys.executable, "-c", program, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "[7, 1, 2]\n", "")
+        assert path.read_bytes() == before
+
+    def test_other_read_only_buffers_are_not_copied(self) -> None:
+        tensor = torch.arange(100_000)
+        frames = encode(MultimodalParams(multimodal_data={"image": {"pixel_values": tensor}}))
+        assert all(memoryview(frame).readonly for frame in frames)
+        decoded = decode(frames).multimodal_data["image"]["pixel_values"]
+        assert decoded.data_ptr() == tensor.data_ptr()
