@@ -239,6 +239,7 @@ class InternVLVideos:
         name = "pixel_values_videos"
         value = fields.get(name)
         expected = "videos of shape [frames, 3, height, width]"
+        each: list[tuple[int, ...]]
         if isinstance(value, tuple | list):
             each = [shape_of({name: video}, name, path) for video in value]
         else:
@@ -246,7 +247,7 @@ class InternVLVideos:
             each = [shape_of(fields, name, path)[1:]] * num_videos
         if any(len(shape) != 4 for shape in each):
             raise misfit((*path, name), "shape", expected, value)
-        frames = [shape[0] for shape in each]
+        frames = [num_frames for num_frames, *_ in each]
         tokens_per_frame = _internvl_tokens(self.image_size, self.patch_size)
         return ItemLayout(
             encoder_token_lengths=tuple([count * tokens_per_frame for count in frames]),
