@@ -50,6 +50,8 @@ class HostCopies:
     @property
     def unfinished(self) -> bool:
         """Whether a copy is still on its way."""
+        if not self._last:
+            return False
         return any(not event.query() for event in self._last.values())  # type: ignore[no-untyped-call]  # torch leaves it bare
 
     def wait(self) -> None:

@@ -300,7 +300,11 @@ class OmniRequestState:
         Raises:
             AccumulationError: It does not fit what was added before, or there is no room for it.
         """
+        scalars: dict[str, Scalar] = {}
         try:
+            if type(payload) is torch.Tensor:
+                self._add_chunk(stream, payload, take, whole=whole)
+                return
             nested, chunk, scalars = split_payload(payload)
             if scalars:
                 self._check_scalars(stream.modality, scalars)
@@ -397,7 +401,7 @@ class OmniRequestState:
             tensors=_frozen(tensors),
             finished=self.finish_reason is not None,
             finish_reason=self.finish_reason,
-            errors=_frozen(dict(self._errors)),
+            errors=_frozen(dict(self._errors)) if self._errors else _EMPTY,
         )
 
     def _limit_spare(self, stream: TensorStream) -> None:

@@ -69,6 +69,12 @@ def read_output(
     parts: list[Part] = []
     failures: list[Failure] = []
     payload: Mapping[str, object] = output.multimodal_outputs
+    if len(payload) == 1 and not declared:
+        # The usual chunk, one tensor under one known key: nothing can be ambiguous.
+        ((only, value),) = payload.items()
+        for modality, _, known in routed:
+            if type(value) is torch.Tensor and known is not None and only in known:
+                return [(modality, only, value)], failures
     if declared:
         taken: dict[str, object] = {}
         left = _take_declared(payload, declared, "", taken)

@@ -188,3 +188,45 @@ def test_a_consolidation_that_uses_up_what_it_consolidates():
             return value
 
     assert "depth.consolidate" in fault(Handler())
+
+
+def test_a_list_that_is_appended_to_is_fine():
+    class Handler(DepthHandler):
+        def accumulate(self, existing, incoming):
+            existing = [] if existing is None else existing
+            existing.append(incoming)
+            return existing
+
+    assert_handler_conforms(Handler())
+
+
+def test_a_refused_chunk_that_stays():
+    class Handler(DepthHandler):
+        def accumulate(self, existing, incoming):
+            existing = [] if existing is None else existing
+            existing.append(incoming)
+            if incoming.ndim != existing[0].ndim:
+                raise ValueError("another rank")
+            return existing
+
+    assert "after a refused" in fault(Handler())
+
+
+def test_something_else_than_a_payload_extracted():
+    class Handler(DepthHandler):
+        def extract(self, output):
+            return 5 if output.multimodal_outputs else None
+
+    assert "depth.extract" in fault(Handler())
+
+
+def test_deltas_that_do_not_make_the_whole_value():
+    class Handler(TensorHandler):
+        modality = "depth"
+        keys = ("depth",)
+        dim = 0
+
+        def consolidate(self, accumulated):
+            return accumulated.value().flip(0)
+
+    assert "all of DELTA" in fault(Handler())
