@@ -1,5 +1,6 @@
 """`MultimodalOutputProcessor`: from the chunks of many running requests to what clients get."""
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -45,6 +46,7 @@ class MultimodalOutputProcessor:
         self.registry = default_registry() if registry is None else registry
         self._states: dict[str, OmniRequestState] = {}
         self._deadlines: dict[str, tuple[float, float]] = {}  # by request: when, seconds given
+        self._earliest = math.inf  # no deadline is before it
         self._readings: dict[str, Reading] = {}  # of the requests that are streamed
         self._num_late_chunks = 0
 
@@ -90,7 +92,9 @@ class MultimodalOutputProcessor:
         )
         self._states[request_id] = state
         if deadline_s is not None:
-            self._deadlines[request_id] = (time.monotonic() + deadline_s, deadline_s)
+            end = time.monotonic() + deadline_s
+            self._deadlines[request_id] = (end, deadline_s)
+            self._earliest = min(self._earliest, end)
 
     @guarded
     def process_outputs(self, chunks: Sequence[OutputChunk]) -> list[RequestOutput]:
@@ -144,10 +148,13 @@ class MultimodalOutputProcessor:
 
     def _end_overdue(self) -> list[RequestOutput]:
         now = time.monotonic()
+        if now < self._earliest:
+            return []
         overdue = [request_id for request_id, (end, _) in self._deadlines.items() if end <= now]
         outputs: list[RequestOutput] = []
         for request_id in overdue:
             self._expire(self._states[request_id], outputs)
+        self._earliest = min((end for end, _ in self._deadlines.values()), default=math.inf)
         return outputs
 
     def _expire(self, state: OmniRequestState, outputs: list[RequestOutput]) -> None:
@@ -177,9 +184,11 @@ class MultimodalOutputProcessor:
         all new values under `DELTA`, the newest value under `CUMULATIVE`. There is no queue.
         What was not read yet is in `retained_bytes`, and `max_retained_bytes` bounds it: a
         client that falls too far behind fails its request. `drain` lets the engine wait instead.
+        The last output belongs to the iterator: the processor is done with a request that ended.
 
         Cancelling the iteration, closing the iterator or dropping it aborts the request, since
-        nobody is left to read it.
+        nobody is left to read it. Where the loop's body may raise, `contextlib.aclosing` closes
+        the iterator at once.
 
         Args:
             request_id: A running request that is not streamed yet.

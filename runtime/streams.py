@@ -247,7 +247,7 @@ class TokenStream:
         self._held += token_ids.tobytes()
 
     def take(self) -> TokenIds:
-        """What to emit now."""
+        """What to emit now: a copy, of four bytes a token."""
         if not self._held:
             return NO_TOKEN_IDS
         token_ids = TokenIds._trusted(_packed=bytes(self._held))
