@@ -35,7 +35,10 @@ def located(request: ow.ProcessedRequest) -> ow.MultimodalInput:
 
 def test_the_record_in_the_order_given() -> None:
     order = [("audio", 1), ("image", 0), ("image", 1), ("audio", 0)]
-    record = processor().get_mm_item_metadata((), {"image": IMAGES, "audio": AUDIO}, order)
+    data = {"image": IMAGES, "audio": AUDIO}
+    # A placeholder of one modality alone does not tell the order of both.
+    assert processor(image=5).get_mm_item_metadata((), data, order) is not None
+    record = processor().get_mm_item_metadata((), data, order)
     assert record == ow.MultimodalItemMetadata(
         order,
         [4, 16, 24, 6],

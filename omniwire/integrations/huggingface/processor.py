@@ -120,7 +120,8 @@ class HuggingFaceProcessor:
             ((modality, one),) = items.items()
             order = [(modality, index) for index in range(len(one.output_embedding_lengths))]
             return _record(order, items)
-        if mm_item_order is not None and self._placeholder_ids is None:
+        has_placeholders = items.keys() <= (self._placeholder_ids or {}).keys()
+        if mm_item_order is not None and not has_placeholders:
             return _record(mm_item_order, items)
         found = self._find(prompt_token_ids, items, mm_item_order)
         return _record(found.item_order, items)
@@ -220,7 +221,7 @@ class HuggingFaceProcessor:
         ids = self._placeholder_ids or {}
         missing = [modality for modality in items if modality not in ids]
         if missing:
-            expected = f"the placeholder of {', '.join(missing)}, or mm_item_order"
+            expected = f"the placeholder of {', '.join(missing)}, to find its items in the prompt"
             problem = Problem(("placeholder_ids",), "missing", expected, describe(None))
             raise contract_error(_SUBJECT, [problem])
         if mm_item_order is not None:
