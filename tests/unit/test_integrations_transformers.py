@@ -81,6 +81,15 @@ SIZES = [(90, 60), (40, 120), (56, 56)]  # width, height
 PINPOINTS = [[28, 56], [56, 28], [56, 56]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Encoders this small only wait for further threads."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
 def photographs() -> list[Image.Image]:
     noise = np.random.default_rng(0)
     return [
@@ -474,7 +483,7 @@ def test_each_item_costs_and_yields_what_the_real_encoder_does(
     assert case.record.encoder_token_lengths == tuple(tokens_seen)
 
 
-@pytest.mark.parametrize("indices", [[0], [1], [2], [0, 1], [2, 0], [1, 1, 2]])
+@pytest.mark.parametrize("indices", [[1], [0, 1], [2, 0], [1, 1, 2]])
 def test_select_then_encode_is_encode_then_select_rows(case: Case, indices: list[int]) -> None:
     lengths = case.record.output_embedding_lengths
     assert lengths is not None
