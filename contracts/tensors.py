@@ -68,17 +68,29 @@ def array_problem(path: Path, array: np.ndarray) -> Problem | None:
     return None
 
 
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """A strided tensor's values in row-major order, conjugate and negative bits resolved.
+
+    The result may have another data type of the same size: there is no kernel to copy some of
+    the narrow ones. It aliases `tensor` where that is contiguous already.
+    """
+    tensor = tensor.detach().resolve_neg()
+    if tensor.is_conj():
+        # Through real numbers: torch warns when it allocates half-precision complex ones.
+        parts = torch.view_as_real(tensor.conj()).clone(memory_format=torch.contiguous_format)
+        parts[..., 1].neg_()
+        return parts
+    same_size = SAME_SIZE_INT.get(tensor.itemsize)
+    return (tensor if same_size is None else tensor.view(same_size)).contiguous()
+
+
 def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's own values, in row-major order, as a 1-D uint8 tensor.
 
     Conjugate and negative bits are resolved and the gradient is dropped. The result aliases
     `tensor` where that is contiguous already, and is a copy otherwise.
     """
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.dtype.itemsize in SAME_SIZE_INT:
-        # Some of the small types have no kernel to copy them, and complex32 warns.
-        plain = plain.view(SAME_SIZE_INT[plain.dtype.itemsize])
-    flat = plain.contiguous().view(-1)
+    flat = contiguous(tensor).view(-1)
     if flat.numel() <= 1 and flat.stride(0) != 1:
         # It counts as contiguous, yet refuses a view as bytes.
         flat = flat.as_strided((flat.numel(),), (1,))

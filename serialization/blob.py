@@ -9,8 +9,8 @@ Bytes between frames are zero, and the buffer ends with its last frame.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from omniwire.contracts.errors import DecodeError
 from omniwire.contracts.guard import guarded
@@ -57,7 +57,7 @@ def loads(blob: Any, limits: Limits = Limits(), copy: bool = False) -> Any:  # n
     Raises:
         DecodeError: As `decode`; nothing else is raised, whatever the bytes.
     """
-    return decode(list(_split(as_bytes(blob), limits)), limits, copy)
+    return decode(_split(as_bytes(blob), limits), limits, copy)
 
 
 def blob_parts(frames: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
@@ -73,28 +73,56 @@ def blob_parts(frames: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryv
         position = start + size
 
 
-def _split(blob: memoryview, limits: Limits) -> Iterator[memoryview]:
-    """The frames of one buffer, after checking its table."""
-    if blob[: len(_MAGIC)] != _MAGIC[: len(blob)]:
+class Span(NamedTuple):
+    """A frame in one buffer: the offset of its first byte, and its size in bytes."""
+
+    offset: int
+    size: int
+
+
+def frame_spans(
+    read: Callable[[int, int], bytes | memoryview], num_bytes: int, limits: Limits
+) -> Iterator[Span]:
+    """The frames of one buffer in order, after checking its table and the padding.
+
+    Args:
+        read: Gives the bytes at an offset, of a size; both are within the buffer.
+        num_bytes: Size of the buffer.
+        limits: Bounds that the message is held to.
+
+    Raises:
+        DecodeError: As `loads`.
+    """
+    start = read(0, min(num_bytes, _COUNT.size))
+    if start[: len(_MAGIC)] != _MAGIC[: len(start)]:
         raise DecodeError("expected a buffer made by dumps, got other bytes", "magic")
-    if len(blob) < _COUNT.size:
-        raise DecodeError(f"expected a frame table, got {len(blob)} bytes", "truncated")
-    count = _COUNT.unpack_from(blob)[1]
+    if num_bytes < _COUNT.size:
+        raise DecodeError(f"expected a frame table, got {num_bytes} bytes", "truncated")
+    count = _COUNT.unpack(start)[1]
     if count > limits.max_tensors + 1:
         expected = f"expected at most {limits.max_tensors + 1} frames"
         raise DecodeError(f"{expected}, got {count}", "limit")
-    position = _COUNT.size + 8 * count
-    if not count or position > len(blob):
+    past = _COUNT.size + 8 * count
+    if not count or past > num_bytes:
         code = "truncated" if count else "frames"
         raise DecodeError(f"expected a table of {count} frames, at least one", code)
-    for size in struct.unpack_from(f"<{count}Q", blob, _COUNT.size):
-        start = align(position)
-        if start + size > len(blob):
-            expected = f"expected {start + size} bytes or more"
-            raise DecodeError(f"{expected}, got {len(blob)}", "truncated")
-        if any(blob[position:start]):
+    for size in struct.unpack(f"<{count}Q", read(_COUNT.size, 8 * count)):
+        offset = align(past)
+        if offset + size > num_bytes:
+            expected = f"expected {offset + size} bytes or more"
+            raise DecodeError(f"{expected}, got {num_bytes}", "truncated")
+        if any(read(past, offset - past)):
             raise DecodeError(f"expected zeros up to a multiple of {ALIGNMENT}", "syntax")
-        yield blob[start : start + size]
-        position = start + size
-    if position != len(blob):
-        raise DecodeError(f"expected {position} bytes, got {len(blob)}", "frames")
+        yield Span(offset, size)
+        past = offset + size
+    if past != num_bytes:
+        raise DecodeError(f"expected {past} bytes, got {num_bytes}", "frames")
+
+
+def _split(blob: memoryview, limits: Limits) -> list[memoryview]:
+    """The frames of one buffer."""
+
+    def read(offset: int, size: int) -> memoryview:
+        return blob[offset : offset + size]
+
+    return [read(*span) for span in frame_spans(read, len(blob), limits)]

@@ -16,7 +16,7 @@ import torch
 from msgpack import ExtType
 
 from omniwire.contracts.describe import describe
-from omniwire.contracts.tensors import array_problem, tensor_problem
+from omniwire.contracts.tensors import array_problem, contiguous, tensor_problem
 from omniwire.serialization.dtypes import NUMPY_CODES, TORCH_CODES
 from omniwire.serialization.extensions import EXT_ARRAY, EXT_TENSOR
 from omniwire.serialization.refusal import Refused
@@ -44,8 +44,6 @@ SHAPED: Final = tuple(struct.Struct(f"<BBB{n}Q") for n in range(MAX_DIMS + 1))
 
 PLACED: Final = tuple(struct.Struct(f"<BBB{n}QIQ") for n in range(MAX_DIMS + 1))
 """By number of dimensions: an extension payload with a place in a frame."""
-
-_SAME_SIZE_INT: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def align(size: int) -> int:
@@ -200,19 +198,3 @@ def _memory(flat: torch.Tensor | np.ndarray) -> memoryview:
     if isinstance(flat, torch.Tensor):
         flat = flat.detach().view(-1).view(torch.uint8).numpy()
     return flat.reshape(-1).view(np.uint8).data.toreadonly()
-
-
-def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """A strided tensor's values in row-major order, conjugate and negative bits resolved.
-
-    Copies as integers of the same size, which works for every data type; torch has no copy
-    for some of the narrow ones.
-    """
-    tensor = tensor.detach().resolve_neg()
-    if tensor.is_conj():
-        # Through real numbers: torch warns when it allocates half-precision complex ones.
-        parts = torch.view_as_real(tensor.conj()).clone(memory_format=torch.contiguous_format)
-        parts[..., 1].neg_()
-        return parts
-    same_size = _SAME_SIZE_INT.get(tensor.itemsize)
-    return (tensor if same_size is None else tensor.view(same_size)).contiguous()

@@ -5,10 +5,9 @@ that shrinks meanwhile is an error, where `load` would be ended by SIGBUS.
 """
 
 import enum
+import functools
 import mmap
 import os
-import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import attrs
@@ -16,8 +15,8 @@ import numpy as np
 import torch
 
 from omniwire.contracts.errors import DecodeError
-from omniwire.serialization.blob import _COUNT, _MAGIC
-from omniwire.serialization.buffer_writer import ALIGNMENT, MIN_OWN_FRAME_BYTES, align
+from omniwire.serialization.blob import Span, frame_spans
+from omniwire.serialization.buffer_writer import MIN_OWN_FRAME_BYTES
 from omniwire.serialization.codec import decode
 from omniwire.serialization.envelope import unseal
 from omniwire.serialization.limits import Limits
@@ -44,13 +43,6 @@ class Place(NamedTuple):
 
     placement: Placement
     offset: int | None
-
-
-class Span(NamedTuple):
-    """A frame in its file: the offset of its first byte, and its size in bytes."""
-
-    offset: int
-    size: int
 
 
 @attrs.frozen(eq=False)
@@ -96,7 +88,7 @@ def locate(descriptor: int, limits: Limits = Limits()) -> LocatedMessage:  # noq
     size = os.fstat(descriptor).st_size
     if not size:
         raise DecodeError("expected a saved message, got an empty file", "truncated")
-    frames = tuple(_spans(descriptor, size, limits))
+    frames = tuple(frame_spans(functools.partial(_read, descriptor), size, limits))
     if frames[0].size > limits.max_header_bytes:
         expected = f"expected a header of at most {limits.max_header_bytes} bytes"
         raise DecodeError(f"{expected}, got {frames[0].size}", "limit")
@@ -107,34 +99,6 @@ def locate(descriptor: int, limits: Limits = Limits()) -> LocatedMessage:  # noq
     version = unseal(memoryview(header))[0]
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     return LocatedMessage(obj, size, frames, version, address, frozenset(frames))
-
-
-def _spans(descriptor: int, size: int, limits: Limits) -> Iterator[Span]:
-    """The frames of a file, after checking its table and the padding, as `loads` does."""
-    start = os.pread(descriptor, _COUNT.size, 0)
-    if start[: len(_MAGIC)] != _MAGIC[: len(start)]:
-        raise DecodeError("expected a buffer made by dumps, got other bytes", "magic")
-    if len(start) < _COUNT.size:
-        raise DecodeError(f"expected a frame table, got {len(start)} bytes", "truncated")
-    count = _COUNT.unpack(start)[1]
-    if count > limits.max_tensors + 1:
-        expected = f"expected at most {limits.max_tensors + 1} frames"
-        raise DecodeError(f"{expected}, got {count}", "limit")
-    past = _COUNT.size + 8 * count
-    if not count or past > size:
-        code = "truncated" if count else "frames"
-        raise DecodeError(f"expected a table of {count} frames, at least one", code)
-    for frame_size in struct.unpack(f"<{count}Q", _read(descriptor, _COUNT.size, 8 * count)):
-        offset = align(past)
-        if offset + frame_size > size:
-            expected = f"expected {offset + frame_size} bytes or more"
-            raise DecodeError(f"{expected}, got {size}", "truncated")
-        if any(_read(descriptor, past, offset - past)):
-            raise DecodeError(f"expected zeros up to a multiple of {ALIGNMENT}", "syntax")
-        yield Span(offset, frame_size)
-        past = offset + frame_size
-    if past != size:
-        raise DecodeError(f"expected {past} bytes, got {size}", "frames")
 
 
 def _read(descriptor: int, offset: int, size: int) -> bytes:
