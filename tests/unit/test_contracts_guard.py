@@ -1,7 +1,7 @@
 """`guarded`: what it checks, what it raises, and what it leaves to the function."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Optional
 
 import numpy as np
 import pytest
@@ -86,6 +86,20 @@ def test_elements_are_left_to_the_function() -> None:
     """beartype would look at one of a thousand; a validator looks at them all."""
     wrong = ["x"] * 1000
     assert function("a", wrong, {"b": "c"})[1] is wrong
+
+
+def test_hints_that_are_no_classes(refusal) -> None:
+    @guarded
+    def choose(
+        mode: Literal["a", "b"],
+        ints: Optional[Sequence[int]] = None,  # noqa: UP045  # as older code writes it
+    ) -> object:
+        return mode, ints
+
+    assert choose("a") == ("a", None)
+    assert choose("b", ["x"] * 1000)[0] == "b"
+    assert refusal(choose, "c") == (ContractTypeError, [(("mode",), "type")])
+    assert refusal(choose, "a", 5) == (ContractTypeError, [(("ints",), "type")])
 
 
 def test_a_call_that_does_not_fit_is_python_s_own_error() -> None:

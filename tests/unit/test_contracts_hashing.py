@@ -25,6 +25,7 @@ from omniwire.contracts import (
     MultimodalItemMetadata,
     MultimodalParams,
     OutputChunk,
+    PeerDied,
     ProcessedRequest,
     Replace,
     RequestOutput,
@@ -263,6 +264,7 @@ DIFFERENT = {
         RequestOutput("r", errors={"": AccumulationError("x", "s")}),
         RequestOutput("r", errors={"a": AccumulationError("x", "r")}),
         RequestOutput("r", errors={"": HandoffError("x")}),
+        RequestOutput("r", errors={"": PeerDied("x")}),
     ],
 }
 
