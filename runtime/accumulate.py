@@ -155,21 +155,25 @@ class _Concatenation(Accumulator):
         self._pending.append(chunk)
         self.nbytes += chunk.nbytes
 
-    def _check(self, chunk: torch.Tensor) -> None:
+    def _check(self, chunk: torch.Tensor, *, copied: bool = True) -> None:
+        """Refuse a chunk unlike the first one; its device counts only once it was copied."""
         problem = tensor_problem((), chunk)
         if problem is not None:
             raise _refusal(problem.expected, problem.got)
         frame = self._frame
         if frame is None:
             self._fix_frame(chunk)
+            self._device = chunk.device if copied else None
             return
+        if self._device is None and copied:
+            self._device = chunk.device
         axis, shape = self._axis, chunk.shape
         if (
             len(shape) != len(frame)
             or shape[:axis] != frame[:axis]
             or shape[axis + 1 :] != frame[axis + 1 :]
             or chunk.dtype is not self._dtype
-            or chunk.device != self._device
+            or (copied and chunk.device != self._device)
         ):
             assert self._dtype is not None
             like = f"{describe_tensor(self._dtype, frame)} on {self._device}"
@@ -184,12 +188,17 @@ class _Concatenation(Accumulator):
             raise _refusal(f"a tensor with a dim {self._dim} to concatenate along", describe(chunk))
         self._axis = axis
         self._frame = self._fitting = chunk.shape
-        self._dtype, self._device = chunk.dtype, chunk.device
+        self._dtype = chunk.dtype
 
     def value(self) -> torch.Tensor:
-        if self._pending:
+        buffer, pending = self._buffer, self._pending
+        if buffer is None and len(pending) == 1:  # as at every step for a client of deltas
+            self._buffer = only = pending.pop()
+            self._filled = only.shape[self._axis]
+            return only
+        if pending:
             self._absorb()
-        buffer = self._buffer
+            buffer = self._buffer
         assert buffer is not None
         if self._filled == buffer.shape[self._axis]:
             return buffer
@@ -199,7 +208,7 @@ class _Concatenation(Accumulator):
         """Move the pending chunks into the buffer, without touching what it holds already."""
         axis, pending, buffer = self._axis, self._pending, self._buffer
         if buffer is None:
-            self._buffer = pending[0] if len(pending) == 1 else torch.cat(pending, axis)
+            self._buffer = torch.cat(pending, axis)
             self._filled = self._buffer.shape[axis]
         else:
             filled = self._filled
@@ -251,7 +260,7 @@ class _Concatenation(Accumulator):
     def beyond(self, whole: Value) -> Value:
         parts = parts_of(whole)
         for part in parts:
-            self._check(part)
+            self._check(part, copied=False)
         axis, skip = self._axis, self._dropped
         extent = sum(part.shape[axis] for part in parts)
         if extent < skip:

@@ -306,6 +306,9 @@ def as_chunk(value: object, key: str) -> Value:
 def scalar_of(value: object, key: str) -> Scalar:
     """A scalar or string; a tensor without dimensions gives its number.
 
+    Reading the number of one on a device waits for the device: a model that must not wait
+    sends numbers.
+
     Raises:
         AccumulationError: The value is something else.
     """

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from omniwire.contracts import OmniOutput, OutputChunk, OutputKind, RequestOutput
+from omniwire.contracts import ChunkKind, OmniOutput, OutputChunk, OutputKind, RequestOutput
 from omniwire.runtime import MultimodalOutputProcessor, OmniRequestState, default_registry
 from omniwire.runtime.host_copies import HostCopies
 
@@ -80,6 +80,22 @@ def test_values_are_right_behind_a_busy_stream_that_reuses_its_buffer(
     value = torch.cat(emitted, -1) if output_kind is OutputKind.DELTA else emitted[-1]
     assert torch.equal(value, torch.arange(10.0).repeat_interleave(500).expand(2, -1))
     assert outputs[-1].metadata["audio"]["sample_rate"] == 24000
+
+
+@pytest.mark.parametrize("output_kind", OutputKind)
+def test_a_whole_value_on_the_device_is_cut_like_one_on_the_host(output_kind: OutputKind) -> None:
+    processor = started(output_kind)
+    outputs = []
+    for step, size in enumerate((3, 5, 9)):
+        tensor = torch.arange(float(size), device="cuda").unsqueeze(0)
+        output = OmniOutput(multimodal_outputs={"audio": tensor})
+        kind, reason = ChunkKind.CUMULATIVE, "stop" if step == 2 else None
+        sent = OutputChunk("r", step, "audio", (), output, kind, reason)
+        outputs += processor.process_outputs([sent])
+    assert not any(output.errors for output in outputs)
+    emitted = [audio_of(output) for output in outputs]
+    value = torch.cat(emitted, -1) if output_kind is OutputKind.DELTA else emitted[-1]
+    assert torch.equal(value, torch.arange(9.0).unsqueeze(0))
 
 
 def test_work_on_another_stream_is_waited_for() -> None:

@@ -1,13 +1,16 @@
 """Copies that are still on their way, as they are from a device: played on the CPU."""
 
+import pytest
 import torch
 
 from omniwire import contracts as c
 from omniwire.runtime import (
     AudioHandler,
     OmniRequestState,
+    accumulate,
     default_registry,
 )
+from omniwire.runtime.accumulate import make_accumulator
 from omniwire.runtime.host_copies import HostCopies
 
 DELTA, CUMULATIVE, FINAL_ONLY = c.OutputKind
@@ -140,3 +143,17 @@ def test_a_copy_on_the_cpu_is_complete_at_once():
     assert not copied.requires_grad
     assert copied.data_ptr() != source.data_ptr()
     assert copied.tolist() == [1, 1, 1]
+
+
+def test_the_device_that_a_whole_value_comes_from_does_not_matter(monkeypatch):
+    """What lies beyond the emitted part is cut before it is copied to the host."""
+    monkeypatch.setattr(accumulate, "tensor_problem", lambda *_: None)  # it refuses meta tensors
+    accumulator = make_accumulator(c.Concat(-1))
+    assert accumulator.beyond(torch.ones(1, 5, device="meta")).shape == (1, 5)
+    accumulator.add(torch.ones(1, 5), whole=True)
+    accumulator.drop()
+    assert accumulator.beyond(torch.ones(1, 8, device="meta")).shape == (1, 3)
+    accumulator.add(torch.ones(1, 3), whole=True)
+    assert accumulator.value().tolist() == [[1, 1, 1]]
+    with pytest.raises(c.AccumulationError):
+        accumulator.add(torch.ones(1, 3, device="meta"), whole=True)
