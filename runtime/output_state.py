@@ -239,7 +239,7 @@ class OmniRequestState:
         self._next_step += 1
         known = self._routes.get(chunk.output_type)
         routed = self._route(chunk.output_type) if known is None else known
-        carries = len(chunk.new_token_ids) > 0
+        carries = chunk.new_token_ids.tobytes() != b""
         if carries:
             self._tokens.add(chunk.new_token_ids)
         if chunk.output is not None and chunk.output.multimodal_outputs:
@@ -335,8 +335,7 @@ class OmniRequestState:
             chunk = tuple(map(take, chunk))
         else:
             chunk = take(chunk)
-        arrived = not self._copies.unfinished
-        stream.add(chunk, whole=whole, arrived=arrived)
+        stream.add(chunk, whole=whole, arrived=stream.has_rule or not self._copies.unfinished)
 
     def _owned(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor itself if it has host memory of its own, and else a copy."""
@@ -396,9 +395,9 @@ class OmniRequestState:
         return RequestOutput._trusted(
             request_id=self.request_id,
             new_token_ids=self._tokens.take(),
-            multimodal_outputs=_frozen(values),
+            multimodal_outputs=_frozen(values) if values else _EMPTY,
             metadata=self._emitted_metadata,
-            tensors=_frozen(tensors),
+            tensors=_frozen(tensors) if tensors else _EMPTY,
             finished=self.finish_reason is not None,
             finish_reason=self.finish_reason,
             errors=_frozen(dict(self._errors)) if self._errors else _EMPTY,
@@ -428,7 +427,7 @@ class OmniRequestState:
 
 def _frozen(values: dict[str, V]) -> FrozenMapping[V]:
     """A field of a `RequestOutput`: at most tuples in one mapping, so two levels deep."""
-    return FrozenMapping._wrap(values, 2) if values else _EMPTY
+    return FrozenMapping._wrap(values, 2)
 
 
 def _agree(pinned: Scalar, value: Scalar) -> bool:

@@ -172,6 +172,11 @@ class TensorStream:
         return held
 
     @property
+    def has_rule(self) -> bool:
+        """Whether a rule accumulates, which reads no values before they are asked for."""
+        return self._rule is not None
+
+    @property
     def replaces(self) -> bool:
         """Whether each chunk replaces the one before."""
         return isinstance(self._rule, Replace)
