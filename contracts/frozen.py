@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import each, is_encodable, raise_problems
+from omniwire.contracts.checks import MAX_PROBLEMS, is_encodable, raise_problems
 from omniwire.contracts.describe import describe, summarize
 from omniwire.contracts.equality import structural_hash, structurally_equal
 from omniwire.contracts.errors import Path, Problem
@@ -196,7 +196,7 @@ def take_frozen(value: object, path: Path, problems: list[Problem]) -> bool:
 
 
 class _Overgrown(Exception):  # never leaves this module
-    """The walk stopped: the value is too deep or too large, perhaps endless."""
+    """The walk stopped: the value is too deep, too large, perhaps endless, or wrong all over."""
 
 
 class _Freezer:
@@ -210,7 +210,12 @@ class _Freezer:
         self.visited = 0
 
     def report(self, code: str, expected: str, got: str) -> None:
-        self.problems.append(Problem(tuple(self.path), code, expected, got))
+        self.add(Problem(tuple(self.path), code, expected, got))
+
+    def add(self, problem: Problem) -> None:
+        self.problems.append(problem)
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise _Overgrown
 
     def freeze(self, value: object, room: int) -> object:
         """Freeze `value`, which may span `room` levels."""
@@ -250,12 +255,12 @@ class _Freezer:
             assert isinstance(value, np.ndarray)
             problem = array_problem(path, value)
         if problem is not None:
-            self.problems.append(problem)
+            self.add(problem)
 
     def freeze_sequence(self, values: Sequence[object], room: int) -> tuple[object, ...]:
         self.enter(len(values), room)
         frozen = []
-        for index, value in each(values, self.problems):
+        for index, value in enumerate(values):
             self.path.append(index)
             frozen.append(self.freeze(value, room - 1))
             self.path.pop()

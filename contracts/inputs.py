@@ -233,7 +233,7 @@ class MultimodalInput(Contract):
         """
         problems: list[Problem] = []
         hashes: list[HashWords] = []
-        for index, digest in enumerate(hexdigests):
+        for index, digest in each(hexdigests, problems):
             path = ("hexdigests", index)
             if type(digest) is not str:
                 problems.append(Problem(path, "type", "a str", describe(digest)))

@@ -295,7 +295,7 @@ class RequestOutput(Contract):
 
 def _check_tensors(path: Path, value: object, problems: list[Problem]) -> None:
     if type(value) is tuple:
-        for index, item in enumerate(value):
+        for index, item in each(value, problems):
             check_instance(problems, (*path, index), item, _TENSORS, "a tensor")
     else:
         check_instance(problems, path, value, _TENSORS, "a tensor or a tuple of tensors")

@@ -9,6 +9,7 @@ from omniwire.contracts.checks import (
     check_count,
     check_instance,
     check_text,
+    each,
     raise_problems,
     tupled,
 )
@@ -98,7 +99,7 @@ class DisaggregatedParams(Contract):
             if type(handles) is not tuple:
                 problems.append(Problem(path, "type", "a tuple of handles", describe(handles)))
             else:
-                for index, handle in enumerate(handles):
+                for index, handle in each(handles, problems):
                     where = (*path, index)
                     check_instance(problems, where, handle, TensorHandle, "a TensorHandle")
         path = ("multimodal_hashes",)

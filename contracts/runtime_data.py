@@ -9,7 +9,14 @@ import numpy as np
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import INT32_MAX, check_int, check_ints, raise_problems
+from omniwire.contracts.checks import (
+    INT32_MAX,
+    MAX_PROBLEMS,
+    check_int,
+    check_ints,
+    each,
+    raise_problems,
+)
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Problem, contract_error
 from omniwire.contracts.inputs import MultimodalInput
@@ -166,7 +173,9 @@ def _running_count(mask: IntSequence | None, cumsum: IntSequence | None) -> np.n
     wrong = np.flatnonzero((steps != 0) & (steps != 1))
     if wrong.size:
         expected = "0 or 1" if cumsum is None else "a count that grows by 0 or 1 a token"
-        problems = [Problem((name, int(i)), "range", expected, str(values[i])) for i in wrong]
+        problems = [
+            Problem((name, int(i)), "range", expected, str(values[i])) for i in wrong[:MAX_PROBLEMS]
+        ]
         raise contract_error(_SUBJECT, problems)
     return np.cumsum(values) if cumsum is None else values
 
@@ -184,11 +193,10 @@ def _host_ints(name: str, values: object, *, allow_bool: bool) -> np.ndarray:
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
         legal = (int, bool) if allow_bool else (int,)
         if not set(map(type, values)) <= set(legal):
-            problems = [
-                Problem((name, index), "type", "an int", describe(value))
-                for index, value in enumerate(values)
-                if type(value) not in legal
-            ]
+            problems: list[Problem] = []
+            for index, value in each(values, problems):
+                if type(value) not in legal:
+                    problems.append(Problem((name, index), "type", "an int", describe(value)))
             raise contract_error(_SUBJECT, problems)
         problems = []
         check_ints(problems, (name,), tuple(map(int, values)), -INT32_MAX, INT32_MAX)
