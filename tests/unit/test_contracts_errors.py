@@ -45,6 +45,7 @@ from omniwire.contracts import (
     check_producer,
     content_hash,
 )
+from omniwire.contracts.checks import MAX_PROBLEMS
 from omniwire.contracts.errors import (
     DECODE_CODES,
     PROBLEM_CODES,
@@ -288,6 +289,77 @@ def test_text_does_not_grow_with_the_payload() -> None:
         TokenIds(["x" * 10**6] * 10_000)
     assert len(caught.value.problems) == 10_000
     assert len(str(caught.value)) < 5000
+
+
+MANY = 10_001
+MANY_ITEMS = MultimodalItemMetadata(
+    [("image", i) for i in range(MANY)], [2] * MANY, [1] * MANY, {"image": {}}
+)
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda: TokenIds(["x"] * MANY),
+        lambda: TokenIds([2**40] * MANY),
+        lambda: TokenIds([-1] * MANY),
+        lambda: TokenIds.frombytes(b"\xff" * 4 * MANY),
+        lambda: MultimodalItemPartition([-1] * MANY),
+        lambda: MultimodalItemMetadata([5] * MANY),
+        lambda: MultimodalItemMetadata([("image", 0)] * (MANY + 1)),
+        lambda: MultimodalItemMetadata([("image", 0)]).select([1] * MANY),
+        lambda: MANY_ITEMS.merge(MultimodalItemMetadata(MANY_ITEMS.item_refs, [1] * MANY)),
+        lambda: MultimodalInput([5] * MANY, [0], [0]),
+        lambda: MultimodalInput([(0,) * 8] * MANY, [2**31 - 1] * MANY, [1] * MANY),
+        lambda: MultimodalInput([(0,) * 8] * MANY, [0] * MANY, [0] * MANY, [""] * MANY),
+        lambda: MultimodalInput(
+            [(0,) * 8] * MANY, [0] * MANY, [5] * MANY, None, [0] * MANY + [1], [0], [5]
+        ),
+        lambda: MultimodalInput(
+            [(0,) * 8] * 2 * MANY, *[[0] * 2 * MANY] * 2, None, [1, 0] * MANY + [1], [0], [5]
+        ),
+        lambda: MultimodalInput.from_hexdigests([""] * MANY, [], []),
+        lambda: FrozenMapping({"a": [1j] * MANY}),
+        lambda: FrozenMapping({"a": [torch.zeros(1, device="meta")] * MANY}),
+        lambda: FrozenMapping({str(i): 1j for i in range(MANY)}),
+        lambda: FrozenMapping(dict.fromkeys(range(MANY), 1)),
+        lambda: OmniOutput(None, {"a": [1] * MANY}),
+        lambda: contracts.DisaggregatedParams([5] * MANY),
+        lambda: contracts.RequestOutput("r1", tensors={"a": [1] * MANY}),
+        lambda: contracts.MultimodalRuntimeData.for_chunk(
+            past_seen_token_num=0, chunk_end_pos=0, embed_mask=["x"] * MANY
+        ),
+        lambda: contracts.MultimodalRuntimeData.for_chunk(
+            past_seen_token_num=0, chunk_end_pos=0, embed_mask=[2] * MANY
+        ),
+        lambda: check_producer(
+            ProcessedRequest(
+                "r1",
+                [],
+                MultimodalParams(MultimodalInput([(0,) * 8] * MANY, [1] * MANY, [0] * MANY)),
+            )
+        ),
+        lambda: check_producer(
+            ProcessedRequest(
+                "r1",
+                [],
+                MultimodalParams.from_embeddings([torch.zeros(2, 1)] * MANY, MANY_ITEMS),
+            )
+        ),
+        lambda: check_admission(
+            ProcessedRequest(
+                "r1", [], MultimodalParams(multimodal_data={"item_metadata": MANY_ITEMS})
+            ),
+            budget=contracts.EncoderBudget(1),
+        ),
+    ],
+)
+def test_of_more_problems_than_anyone_reads_ten_thousand_are_listed(
+    refuse: Callable[[], object],
+) -> None:
+    with pytest.raises(ContractError) as caught:
+        refuse()
+    assert len(caught.value.problems) == MAX_PROBLEMS == 10_000
 
 
 class Hostile:
