@@ -21,6 +21,7 @@ from omniwire.contracts.checks import (
     check_ints,
     check_text,
     each,
+    is_encodable,
     raise_problems,
     tupled,
 )
@@ -379,7 +380,9 @@ def _check_uuids(uuids: object, count: int | None, problems: list[Problem]) -> N
         expected = "a tuple of a str or None per item"
         problems.append(Problem(path, "type", expected, describe(uuids)))
         return
-    for index, uuid in each(uuids, problems):
+    texts = [uuid for uuid in uuids if uuid is not None]
+    sound = set(map(type, texts)) <= {str} and all(texts) and is_encodable("".join(texts))
+    for index, uuid in each(uuids, problems) if not sound else ():
         if uuid is not None:
             check_text(problems, (*path, index), uuid)
     if count is not None:

@@ -178,7 +178,11 @@ def _pack_array(ids: np.ndarray, path: Path, problems: list[Problem]) -> bytes:
 
 
 def _check_range(ids: np.ndarray, path: Path, problems: list[Problem]) -> bool:
-    if not ids.size or (ids.min() >= 0 and ids.max() <= INT32_MAX):
+    if not ids.size:
+        return True
+    # As unsigned, a negative int32 is beyond int32 too: one pass for the common case.
+    largest = ids.view(np.uint32).max() if ids.dtype == np.int32 else ids.max()
+    if largest <= INT32_MAX and (ids.dtype == np.int32 or ids.min() >= 0):
         return True
     for index in np.flatnonzero((ids < 0) | (ids > INT32_MAX))[:MAX_PROBLEMS].tolist():
         got = describe(int(ids[index]))

@@ -206,10 +206,20 @@ class BufferReader:
             frame = self._frames[index]
             flat = np.frombuffer(frame, np.uint8)
             address = flat.ctypes.data
-            # The memory of a bytes object is read-only to Python alone.
-            is_mapped = frame.readonly and type(frame.obj) is not bytes
-            if address % _WORD_BYTES or (is_mapped and not is_writable(address, len(frame))):
+            unwritable = _may_be_mapped(frame) and not is_writable(address, len(frame))
+            if unwritable or address % _WORD_BYTES:
                 # Memory from Python's own allocators does suit.
                 flat = np.frombuffer(bytearray(frame), np.uint8)
             self._flat[index] = flat
         return flat
+
+
+def _may_be_mapped(frame: memoryview) -> bool:
+    """Whether a frame may lie in memory that is mapped for reading only.
+
+    What Python or numpy allocated does not: it is read-only to them alone, if at all.
+    """
+    owner: object = frame.obj
+    if not frame.readonly or type(owner) in (bytes, bytearray):
+        return False
+    return not (type(owner) is np.ndarray and owner.flags.writeable)
