@@ -7,14 +7,14 @@ import attrs
 import torch
 
 from omniwire.contracts.base import Contract
-from omniwire.contracts.checks import check_instance, raise_problems
+from omniwire.contracts.checks import check_instance, each, raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Path, Problem, contract_error
 from omniwire.contracts.frozen import FrozenMapping, as_payload, empty_mapping, take_frozen
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.inputs import MultimodalInput
-from omniwire.contracts.items import MultimodalItemMetadata
+from omniwire.contracts.items import ItemRef, MultimodalItemMetadata
 from omniwire.contracts.runtime_data import MultimodalRuntimeData
 
 ITEM_METADATA_KEY: Final = "item_metadata"
@@ -234,13 +234,7 @@ def _check_reserved(data: FrozenMapping[Any], problems: list[Problem]) -> None:
         expected = "a MultimodalItemMetadata"
         if check_instance(problems, path, record, MultimodalItemMetadata, expected):
             assert isinstance(record, MultimodalItemMetadata)
-            for position, ref in enumerate(record.item_refs):
-                if ref.modality in RESERVED_KEYS:
-                    where = (*path, "item_refs", position, "modality")
-                    expected = (
-                        f"a modality other than the reserved {', '.join(sorted(RESERVED_KEYS))}"
-                    )
-                    problems.append(Problem(where, "conflict", expected, describe(ref.modality)))
+            _check_modalities(record.item_refs, (*path, "item_refs"), problems)
     if EMBEDDING_KEY not in data:
         return
     path = ("multimodal_data", EMBEDDING_KEY)
@@ -253,6 +247,16 @@ def _check_reserved(data: FrozenMapping[Any], problems: list[Problem]) -> None:
         problems.append(Problem(path, "count", "embeddings of at least one item", "none"))
     for index, one in enumerate(embeddings):
         check_instance(problems, (*path, index), one, kinds, "a tensor or handle")
+
+
+def _check_modalities(refs: tuple[ItemRef, ...], path: Path, problems: list[Problem]) -> None:
+    if RESERVED_KEYS.isdisjoint([modality for modality, _ in refs]):
+        return
+    expected = f"a modality other than the reserved {', '.join(sorted(RESERVED_KEYS))}"
+    for position, ref in each(refs, problems):
+        if ref.modality in RESERVED_KEYS:
+            where = (*path, position, "modality")
+            problems.append(Problem(where, "conflict", expected, describe(ref.modality)))
 
 
 class _Mover:
