@@ -24,6 +24,7 @@ from omniwire.contracts import (
     MultimodalItemMetadata,
     MultimodalParams,
     OmniOutput,
+    Replace,
     TensorHandle,
     TokenIds,
     content_hash,
@@ -372,6 +373,13 @@ class TestDepth:
     def test_leaves_are_no_level(self, refusal, leaf: object) -> None:
         payload = FrozenMapping({"x": leaf})
         for _ in range(31):
+            payload = FrozenMapping({"k": payload})
+        assert refusal(FrozenMapping, {"k": payload}) == (ContractValueError, [(("k",), "depth")])
+
+    @pytest.mark.parametrize("record", [ItemRef("image", 0), Replace(), Concat(0)], ids=repr)
+    def test_a_flat_record_is_one_level(self, refusal, record: object) -> None:
+        payload = FrozenMapping({"x": record})
+        for _ in range(30):
             payload = FrozenMapping({"k": payload})
         assert refusal(FrozenMapping, {"k": payload}) == (ContractValueError, [(("k",), "depth")])
 
