@@ -22,6 +22,7 @@ from omniwire.contracts import (
     FrozenMapping,
     ItemRef,
     MultimodalItemMetadata,
+    MultimodalItemPartition,
     MultimodalParams,
     OmniOutput,
     Replace,
@@ -382,6 +383,10 @@ class TestDepth:
         for _ in range(30):
             payload = FrozenMapping({"k": payload})
         assert refusal(FrozenMapping, {"k": payload}) == (ContractValueError, [(("k",), "depth")])
+
+    def test_a_record_of_empty_fields(self) -> None:
+        records = [MultimodalItemPartition(()), MultimodalItemMetadata([], [], [], {})]
+        assert FrozenMapping({"a": records})["a"] == tuple(records)
 
     def test_records_count_with_all_their_levels(self, refusal) -> None:
         """A record is one level, and its payload the levels below it."""
