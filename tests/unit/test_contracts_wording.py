@@ -67,12 +67,15 @@ class Words(list):
         (True, "True"),
         (-1, "-1"),
         (2**127, str(2**127)),
+        (2**128, "int of 129 bits"),
         (2**200, "int of 201 bits"),
         (10**5000, "int of 16610 bits"),
         (0.5, "0.5"),
         (float("nan"), "nan"),
         ("mp3", "'mp3'"),
         ("é\ud800", "'\\xe9\\ud800'"),
+        ("x" * 58, "'" + "x" * 58 + "'"),
+        ("x" * 59, "'" + "x" * 56 + "..."),
         ("x" * 1000, "'" + "x" * 56 + "..."),
         (b"secret", "bytes of 6"),
         (bytearray(3), "bytearray of 3"),
@@ -309,6 +312,9 @@ def test_one_sentence_shape_for_every_problem(text: str) -> None:
 
 def test_of_many_problems_twenty_are_printed() -> None:
     with pytest.raises(ContractError) as caught:
+        TokenIds([-1] * 20)
+    assert len(str(caught.value).splitlines()) == 20
+    with pytest.raises(ContractError) as caught:
         TokenIds([-1] * 25)
     lines = str(caught.value).splitlines()
     assert len(lines) == 21
@@ -383,3 +389,21 @@ def test_other_errors(error: Exception, text: str) -> None:
 def test_a_repr_shows_shapes_and_never_a_payload(value: object, text: str) -> None:
     module = Foreign.__module__.partition(".")[0]
     assert repr(value) == text.replace("tests.", f"{module}.")
+
+
+def test_no_repr_prints_a_tensor(build) -> None:
+    assert "tensor(" not in repr(build())
+
+
+@pytest.mark.parametrize(
+    "contract",
+    [
+        MultimodalItemPartition([1] * 10_000),
+        MultimodalItemMetadata([("image", i) for i in range(10_000)], [1] * 10_000),
+        MultimodalInput([HASH] * 10_000, [0] * 10_000, [1] * 10_000),
+        TokenIds(range(10_000)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_repr_of_ten_thousand_items_is_short(contract: object) -> None:
+    assert len(repr(contract)) < 1000
