@@ -44,6 +44,23 @@ PURE_METADATA = {
     "EncoderCapability",
     "EncoderBudget",
 }
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.uint16,
+    torch.int32,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2,
+]
 QUIET_NAN = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]
 
 
@@ -115,6 +132,16 @@ class TestTensors:
         assert equal(bits.view(dtype), bits.clone().view(dtype))
         assert not equal(bits.view(dtype), bits.flip(0).view(dtype))
 
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_strided_tensors_of_every_type(self, dtype: torch.dtype) -> None:
+        """Some types have no kernel that copies them; their bits are compared all the same."""
+        size = dtype.itemsize
+        raw = torch.arange(6 * size, dtype=torch.uint8).clamp(max=1 if dtype is torch.bool else 255)
+        strided = raw.view(dtype).view(2, 3).t()
+        moved = raw.view(2, 3, size).transpose(0, 1).reshape(-1)
+        assert equal(strided, moved.view(dtype).view(3, 2))
+        assert not equal(strided, raw.flip(0).view(dtype).view(3, 2))
+
     def test_a_single_element_with_a_stray_stride(self) -> None:
         """It counts as contiguous, and yet refuses a view as bytes."""
         stray = torch.arange(12.0).view(3, 4)[:1, ::3][:, :1].squeeze(0)
@@ -123,7 +150,9 @@ class TestTensors:
         assert equal(strange, torch.tensor([5.0]))
 
     def test_devices_by_type(self) -> None:
-        assert tensors_equal(torch.zeros(2, device="cpu"), torch.zeros(2, device="cpu:0"))
+        tensor = torch.zeros(2, device="cpu")
+        assert tensors_equal(tensor, tensor)
+        assert tensors_equal(tensor, torch.zeros(2, device="cpu:0"))
         assert not tensors_equal(torch.zeros(0), torch.zeros(0, device="meta"))
         assert not tensors_equal(torch.zeros(2), torch.zeros(2, device="meta"))
 
