@@ -7,17 +7,15 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import omniwire as ow
-from omniwire.demo.events import Event, ExecutorReport, Line, ProcessorReport
+from omniwire.demo.events import Event, Progress, report_event, send_event
+from omniwire.demo.files import MediaFiles
 from omniwire.demo.problems import BadInput, DemoFailed, first_line
+from omniwire.demo.reports import ExecutorReport, ProcessorReport
+from omniwire.demo.transport import Transport
 
 
 def processor_main(
-    data: Connection,
-    line: Connection,
-    scratch: str,
-    images: list[str],
-    audios: list[str],
-    save: str | None,
+    data: Connection, line: Connection, scratch: str, files: MediaFiles, save: str | None
 ) -> None:
     """Body of the processor process.
 
@@ -25,22 +23,33 @@ def processor_main(
         data: This process's end of the data path.
         line: The writing end of its line to the parent.
         scratch: Folder for temporary files.
-        images: Photographs.
-        audios: Sounds.
-        save: Where to save the request.
+        files: The media.
+        save: Where to save the first request.
     """
 
-    def work(line: Line) -> ProcessorReport:
+    def work(progress: Progress) -> ProcessorReport:
         from omniwire.demo.media import load_media  # noqa: PLC0415  # not for the parent
 
-        with line.timed("load and decode the media"):
-            photographs, sounds = load_media(images, audios)
-        line.begin()
-        line.step("importing torch and transformers")
-        # Bad media is refused above, before this import of torch and transformers takes seconds.
-        from omniwire.demo.processor import process  # noqa: PLC0415
+        with progress.timed("load and decode the media"):
+            media = load_media(files)
+        progress.begin()
+        progress.step("importing torch and transformers")
+        # Bad media is refused above, before this import of transformers takes seconds.
+        from omniwire.demo.processor import Processor  # noqa: PLC0415
 
-        return process(data, line, photographs, sounds, save)
+        processor = Processor("demo", media, save, progress)
+        requests = processor.prepare()
+        transport = Transport(data)
+        progress.step("waiting for the executor")
+        transport.recv()
+        progress.step("sending the requests")
+        with progress.timed("send the requests"):
+            for request in requests:
+                transport.send(request)
+        while not processor.is_done:
+            processor.take(transport.recv())
+        progress.step("outputs complete")
+        return processor.report(transport.stats())
 
     _run(line, scratch, work)
 
@@ -48,10 +57,17 @@ def processor_main(
 def executor_main(data: Connection, line: Connection, scratch: str) -> None:
     """Body of the executor process; arguments as for `processor_main`."""
 
-    def work(line: Line) -> ExecutorReport:
-        from omniwire.demo.executor import execute  # noqa: PLC0415  # not for the parent
+    def work(progress: Progress) -> ExecutorReport:
+        from omniwire.demo.agreement import NUM_REQUESTS  # noqa: PLC0415  # not for the parent
+        from omniwire.demo.executor import BUDGET, Executor  # noqa: PLC0415
 
-        return execute(data, line)
+        executor = Executor("executor", progress)
+        transport = Transport(data)
+        transport.send(BUDGET)  # the processor waits for it before it sends
+        requests = [transport.recv() for _ in range(NUM_REQUESTS)]
+        for chunk in executor.serve(requests):
+            transport.send(chunk)
+        return executor.report()
 
     _run(line, scratch, work)
 
@@ -59,27 +75,24 @@ def executor_main(data: Connection, line: Connection, scratch: str) -> None:
 def _run(
     connection: Connection,
     scratch: str,
-    work: Callable[[Line], ProcessorReport | ExecutorReport],
+    work: Callable[[Progress], ProcessorReport | ExecutorReport],
 ) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-    line = Line(connection)
     try:
         # transformers makes torch import its compiler, which creates a folder for its cache.
         with tempfile.TemporaryDirectory() as cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-            report = work(line)
-        line.report(report)
+            report = work(Progress(lambda event: send_event(connection, event)))
+        outcome = report_event(report)
     except BadInput as error:
-        problem = Event("refused", str(error))
+        outcome = Event("refused", str(error))
     except DemoFailed as error:
-        problem = Event("failed", str(error))
+        outcome = Event("failed", str(error))
     except (EOFError, ConnectionError) as error:
-        problem = Event("lost", first_line(error))
+        outcome = Event("lost", first_line(error))
     except ow.OmniwireError as error:
-        problem = Event("failed", f"{type(error).__name__}: {first_line(error)}")
-    else:
-        return
+        outcome = Event("failed", f"{type(error).__name__}: {first_line(error)}")
     with contextlib.suppress(ConnectionError):  # the parent may be what was lost
-        line.send(problem)
+        send_event(connection, outcome)

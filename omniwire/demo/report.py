@@ -9,15 +9,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from omniwire.demo.events import (
-    NUM_STEPS,
-    Event,
-    ExecutorReport,
-    FieldRow,
-    ProcessorReport,
-    Timing,
-)
+from omniwire.demo.events import Event
 from omniwire.demo.proofs import Proof
+from omniwire.demo.reports import ExecutorReport, FieldRow, Outcome, ProcessorReport
 
 
 class ProgressBar:
@@ -25,9 +19,10 @@ class ProgressBar:
 
     Args:
         console: Where to draw.
+        num_steps: Steps of the whole run.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, num_steps: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -36,7 +31,7 @@ class ProgressBar:
             console=console,
             expand=True,
         )
-        self._task = self._progress.add_task("starting", total=NUM_STEPS)
+        self._task = self._progress.add_task("starting", total=num_steps)
 
     def on_event(self, event: Event) -> None:
         """Show what is being done."""
@@ -53,9 +48,9 @@ class ProgressBar:
 
 
 @contextmanager
-def progress_bar(console: Console) -> Iterator[ProgressBar]:
-    """A progress bar that stops with the block."""
-    bar = ProgressBar(console)
+def progress_bar(console: Console, num_steps: int) -> Iterator[ProgressBar]:
+    """A progress bar of so many steps, which stops with the block."""
+    bar = ProgressBar(console, num_steps)
     try:
         yield bar
     finally:
@@ -68,25 +63,22 @@ def make_console() -> Console:
 
 
 def print_report(
-    console: Console,
-    processor: ProcessorReport,
-    executor: ExecutorReport,
-    proofs: Sequence[Proof],
-    seconds: float,
+    console: Console, outcome: Outcome, proofs: Sequence[Proof], seconds: float
 ) -> None:
     """Print every table, then a line per proof."""
+    first = outcome.processors[0]
     for table in (
-        _media_table(processor),
-        _fields_table("Request, processor to executor", processor.sent_fields),
-        _iterations_table(executor),
-        _fields_table("Final output, executor to processor", processor.output_fields),
-        _copies_table(processor, executor),
-        _times_table(processor.timings, executor.timings, seconds),
+        _media_table(first),
+        _fields_table("First request, processor to executor", first.request_fields),
+        *(_iterations_table(executor) for executor in outcome.executors),
+        _fields_table("Its final output, executor to processor", first.output_fields),
+        _sizes_table(outcome),
+        _times_table(outcome, seconds),
     ):
         console.print(table)
         console.print()
-    if processor.saved_to:
-        console.print(f"Request saved to {processor.saved_to}", soft_wrap=True)
+    if first.saved_to:
+        console.print(f"First request saved to {first.saved_to}", soft_wrap=True)
         console.print()
     for proof in proofs:
         verdict = Text("PASS", "green") if proof.holds else Text("FAIL", "bold red")
@@ -116,14 +108,16 @@ def _fields_table(title: str, fields: Sequence[FieldRow]) -> Table:
 
 
 def _iterations_table(executor: ExecutorReport) -> Table:
-    title = f"Encoder iterations, at most {executor.budget_encoder_tokens} encoder tokens each"
-    table = _table(
-        title, "items", "tokens", "rows", "bytes viewed", "bytes copied",
-        right=["tokens", "rows", "bytes viewed", "bytes copied"],
-    )  # fmt: skip
+    title = (
+        f"Encoder iterations of {executor.name}, "
+        f"at most {executor.budget_encoder_tokens} encoder tokens each"
+    )
+    columns = ["encoded", "tokens", "rows", "bytes viewed", "copied"]
+    table = _table(title, "scheduled items", *columns, right=columns)
     for row in executor.iterations:
         table.add_row(
-            ", ".join(row.items),
+            row.items,
+            f"{row.num_encoded} of {row.num_items}",
             str(row.encoder_tokens),
             str(row.embedding_rows),
             f"{row.viewed_bytes:,}",
@@ -132,27 +126,27 @@ def _iterations_table(executor: ExecutorReport) -> Table:
     return table
 
 
-def _copies_table(processor: ProcessorReport, executor: ExecutorReport) -> Table:
+def _sizes_table(outcome: Outcome) -> Table:
+    executors = outcome.executors
     table = _table("Sizes and copies", "what", "bytes", right=["bytes"])
-    copied = executor.tensor_bytes - executor.aliased_bytes
-    selected = sum(row.copied_bytes for row in executor.iterations)
-    for what, num_bytes in (
-        ("tensors of the request", executor.tensor_bytes),
-        ("its message, into which they are copied once", processor.sent_bytes),
-        ("tensors that are views of the received message", executor.aliased_bytes),
-        ("tensors copied out of it", copied),
-        ("tensors copied to select items", selected),
-        (f"{processor.num_chunks} output messages together", processor.chunk_bytes),
-        ("payload still held while generating", executor.kept_bytes),
-    ):
+    rows = [("tensors of all requests", sum(report.tensor_bytes for report in executors))]
+    for processor in outcome.processors:
+        rows += [(f"{processor.name}: {what}", size) for what, size in processor.transport.items()]
+    iterations = [row for report in executors for row in report.iterations]
+    rows += [
+        ("tensors copied to select items", sum(row.copied_bytes for row in iterations)),
+        ("payload needed to generate", sum(report.kept_bytes for report in executors)),
+    ]
+    for what, num_bytes in rows:
         table.add_row(what, f"{num_bytes:,}")
     return table
 
 
-def _times_table(processor: Sequence[Timing], executor: Sequence[Timing], seconds: float) -> Table:
+def _times_table(outcome: Outcome, seconds: float) -> Table:
     table = _table("Times", "process", "work", "ms", right=["ms"])
-    for name, timings in (("processor", processor), ("executor", executor)):
-        for timing in timings:
-            table.add_row(name, timing.work, f"{1000 * timing.seconds:,.1f}")
+    reports: list[ProcessorReport | ExecutorReport] = [*outcome.processors, *outcome.executors]
+    for report in reports:
+        for timing in report.timings:
+            table.add_row(report.name, timing.work, f"{1000 * timing.seconds:,.1f}")
     table.add_row("all", "from start to end, imports included", f"{1000 * seconds:,.0f}")
     return table

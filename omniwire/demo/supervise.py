@@ -7,7 +7,6 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
@@ -16,9 +15,14 @@ from typing import Final
 import cattrs
 
 from omniwire.demo.children import executor_main, processor_main
-from omniwire.demo.events import Event, ExecutorReport, ProcessorReport, read_event
+from omniwire.demo.events import Event, read_event
+from omniwire.demo.files import MediaFiles
 from omniwire.demo.leftovers import left_behind, take_snapshot
 from omniwire.demo.problems import BadInput, DemoFailed
+from omniwire.demo.reports import ExecutorReport, Outcome, ProcessorReport
+
+NUM_STEPS: Final = 12
+"""Steps that both processes announce together."""
 
 SILENCE_S: Final = 300.0
 """Seconds without a word from either process after which the run counts as hung."""
@@ -26,24 +30,14 @@ SILENCE_S: Final = 300.0
 _EXIT_S: Final = 10.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A complete run: both reports, and what it left behind."""
-
-    processor: ProcessorReport
-    executor: ExecutorReport
-    left: list[str]
-
-
 def run_processes(
-    images: list[str], audios: list[str], save: str | None, on_event: Callable[[Event], None]
+    files: MediaFiles, save: str | None, on_event: Callable[[Event], None]
 ) -> Outcome:
     """Run the processor and the executor process to their end.
 
     Args:
-        images: Paths of photographs.
-        audios: Paths of sounds.
-        save: Where to save the request, if anywhere.
+        files: The media.
+        save: Where to save the first request, if anywhere.
         on_event: Called with every `begin`, `step` and `detail`.
 
     Raises:
@@ -55,21 +49,20 @@ def run_processes(
     before = take_snapshot()
     scratch = tempfile.mkdtemp(prefix="omniwire-demo-")
     try:
-        with _terminable():
-            reports = _run(images, audios, save, scratch, on_event)
+        with terminable():
+            reports = _run(files, save, scratch, on_event)
         left = left_behind(before, take_snapshot(), scratch)
     finally:
         shutil.rmtree(scratch)
     return Outcome(
-        cattrs.structure(reports["processor"], ProcessorReport),
-        cattrs.structure(reports["executor"], ExecutorReport),
+        [cattrs.structure(reports["processor"], ProcessorReport)],
+        [cattrs.structure(reports["executor"], ExecutorReport)],
         left,
     )
 
 
 def _run(
-    images: list[str],
-    audios: list[str],
+    files: MediaFiles,
     save: str | None,
     scratch: str,
     on_event: Callable[[Event], None],
@@ -81,7 +74,7 @@ def _run(
     processes = {
         "processor": context.Process(
             target=processor_main,
-            args=(processor_data, processor_end, scratch, images, audios, save),
+            args=(processor_data, processor_end, scratch, files, save),
             daemon=True,
         ),
         "executor": context.Process(
@@ -184,7 +177,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Let a termination request unwind this process, so that it ends its children first."""
 
     def unwind(number: int, _frame: FrameType | None) -> None:

@@ -75,17 +75,22 @@ def test_a_run_on_the_default_media_proves_itself(tmp_path: Path) -> None:
     process = start(tmp_path, "--save", "request.omniwire")
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
-    assert out.count("PASS") == 6
+    assert out.count("PASS") == 8
     assert "FAIL" not in out
     assert "\x1b" not in out
     assert "\r" not in out
     assert max(map(len, out.splitlines())) <= 80
-    for name in ("china.jpg", "secosmic_lo.wav", "image.pixel_values", "100%"):
+    for name in ("china.jpg", "secosmic_lo.wav", "cityCC0.mpg", "video.video_grid_thw", "100%"):
         assert name in out
     assert [path.name for path in tmp_path.iterdir()] == ["request.omniwire"]
     saved = ow.load(tmp_path / "request.omniwire")
     assert isinstance(saved, ow.ProcessedRequest)
     assert ow.check_producer(saved) is saved
+    assert saved.multimodal_params is not None
+    record = saved.multimodal_params.item_metadata
+    assert record is not None
+    modalities = [modality for modality, _ in record.item_refs]
+    assert modalities == ["image", "audio", "audio", "video", "image", "audio"]
 
 
 def test_a_run_on_given_media_uses_only_those(tmp_path: Path) -> None:
@@ -125,6 +130,11 @@ def _sound_without_samples(folder: Path) -> list[str]:
     return ["--audio", "none.wav"]
 
 
+def _corrupt_video(folder: Path) -> list[str]:
+    (folder / "one.mp4").write_bytes(bytes(100))
+    return ["--video", "one.mp4"]
+
+
 def _empty_file(folder: Path) -> list[str]:
     (folder / "empty").touch()
     return ["--audio", "empty"]
@@ -140,6 +150,7 @@ def _empty_file(folder: Path) -> list[str]:
         (_sound_as_photograph, ["one.wav", "not a photograph"]),
         (_corrupt_sound, ["one.wav", "not a sound"]),
         (_sound_without_samples, ["none.wav", "no samples"]),
+        (_corrupt_video, ["one.mp4", "not a video"]),
         (_empty_file, ["empty"]),
         (lambda _: ["--save", "no/such/folder"], ["no/such/folder", "cannot save"]),
         (lambda _: ["--save", "."], ["cannot save", "folder"]),
@@ -157,11 +168,14 @@ def test_no_media_at_all_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     for name in ("sklearn", "pygame"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "kivy_examples-1.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: kivy-examples\nVersion: 1\n"
+    (tmp_path / "kivy_examples-1.dist-info" / "METADATA").write_text(metadata)
     search_path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     check_refusal(start(tmp_path, PYTHONPATH=search_path), 2, "no media at all")
 
 
-@pytest.mark.parametrize("name", ["rich", "transformers", "PIL", "soundfile", "scipy"])
+@pytest.mark.parametrize("name", ["rich", "transformers", "PIL", "soundfile", "scipy", "av"])
 def test_a_missing_extra_is_one_line_and_exit_code_2(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

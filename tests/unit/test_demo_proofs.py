@@ -11,42 +11,52 @@ from pathlib import Path
 
 import pytest
 
-from omniwire.demo.events import ExecutorReport, IterationRow, ProcessorReport
 from omniwire.demo.leftovers import left_behind, take_snapshot
 from omniwire.demo.proofs import prove
+from omniwire.demo.reports import ExecutorReport, IterationRow, Outcome, ProcessorReport
 
 PROCESSOR = ProcessorReport(
+    name="p",
     pid=11,
     media=[],
-    sent_fields=[],
-    sent_bytes=100,
-    sent_hash="aa" * 32,
-    echo_equal=True,
+    request_fields=[],
+    request_hashes={"r": "aa" * 32},
+    num_misplaced=0,
     output_fields=[],
-    output_hash="bb" * 32,
+    output_hashes={"r": "bb" * 32},
     num_chunks=3,
-    chunk_bytes=300,
     output_errors=[],
     retained_bytes=0,
     saved_to="",
+    transport={},
     timings=[],
 )
 EXECUTOR = ExecutorReport(
+    name="e",
     pid=12,
-    received_hash="aa" * 32,
+    request_hashes={"r": "aa" * 32},
     tensor_bytes=90,
-    aliased_bytes=90,
     budget_encoder_tokens=64,
-    iterations=[IterationRow(["image 0"], 16, 4, 0, 90)],
-    max_difference=1e-7,
+    iterations=[IterationRow("image 0", 1, 1, 16, 4, 0, 90)],
+    num_distinct_items=1,
+    max_item_difference=1e-7,
+    max_fused_difference=1e-7,
     tolerance=1e-4,
     num_windows=2,
     num_window_views=1,
-    windows_equal=True,
     kept_bytes=8,
-    streamed_hash="bb" * 32,
+    streamed_hashes={"r": "bb" * 32},
     timings=[],
 )
+
+OWN = "processors and executors are processes of their own"
+ARRIVED = "every request arrived as it was sent, bit for bit"
+PLACED = "the items found in each prompt are its media, in their order"
+ONCE = "each executor encoded every distinct item once"
+ITEMS = "item-by-item encoding equals full-request encoding"
+FUSED = "prefill read the right embedding row at every token"
+STREAMED = "every final output is what was streamed, bit for bit"
+NOTHING = "nothing is left behind"
 
 
 def failed_claims(
@@ -55,7 +65,10 @@ def failed_claims(
     own_pid: int = 10,
     left: tuple[str, ...] = (),
 ) -> list[str]:
-    proofs = prove(processor, executor, own_pid, list(left))
+    proofs = prove(Outcome([processor], [executor], list(left)), own_pid)
+    assert [proof.claim for proof in proofs] == [
+        OWN, ARRIVED, PLACED, ONCE, ITEMS, FUSED, STREAMED, NOTHING,
+    ]  # fmt: skip
     return [proof.claim for proof in proofs if not proof.holds]
 
 
@@ -64,46 +77,55 @@ def test_all_proofs_hold_for_a_good_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"sent_hash": "cc" * 32}, {"echo_equal": False}],
+    ("fields", "claim"),
+    [
+        ({"request_hashes": {"r": "cc" * 32}}, ARRIVED),
+        ({"request_hashes": {"r": "aa" * 32, "s": "cc" * 32}}, ARRIVED),
+        ({"num_misplaced": 1}, PLACED),
+        ({"output_hashes": {"r": "cc" * 32}}, STREAMED),
+        ({"output_hashes": {}}, STREAMED),
+        ({"output_errors": ["audio: x"]}, STREAMED),
+        ({"retained_bytes": 1}, NOTHING),
+    ],
 )
-def test_a_changed_request_fails_its_proof(fields: dict[str, object]) -> None:
+def test_what_a_processor_saw_fails_its_proof(fields: dict[str, object], claim: str) -> None:
     processor = dataclasses.replace(PROCESSOR, **fields)  # type: ignore[arg-type]
-    assert failed_claims(processor) == ["what arrived equals what was sent, bit for bit"]
+    assert failed_claims(processor) == [claim]
 
 
-@pytest.mark.parametrize("difference", [2e-4, math.inf, math.nan])
-def test_a_difference_beyond_the_tolerance_fails_its_proof(difference: float) -> None:
-    executor = dataclasses.replace(EXECUTOR, max_difference=difference)
-    assert failed_claims(executor=executor) == [
-        "item-by-item encoding equals full-request encoding"
-    ]
+@pytest.mark.parametrize(
+    ("fields", "claim"),
+    [
+        ({"request_hashes": {}}, ARRIVED),
+        ({"num_distinct_items": 2}, ONCE),
+        ({"iterations": [IterationRow("image 0, image 1", 2, 2, 32, 8, 0, 90)]}, ONCE),
+        ({"max_item_difference": 2e-4}, ITEMS),
+        ({"max_item_difference": math.nan}, ITEMS),
+        ({"max_fused_difference": math.inf}, FUSED),
+        ({"max_fused_difference": math.nan}, FUSED),
+        ({"streamed_hashes": {"r": "cc" * 32}}, STREAMED),
+    ],
+)
+def test_what_an_executor_saw_fails_its_proof(fields: dict[str, object], claim: str) -> None:
+    executor = dataclasses.replace(EXECUTOR, **fields)  # type: ignore[arg-type]
+    assert failed_claims(executor=executor) == [claim]
 
 
-def test_windows_that_miss_a_row_fail_their_proof() -> None:
-    executor = dataclasses.replace(EXECUTOR, windows_equal=False)
-    assert failed_claims(executor=executor) == [
-        "chunked prefill saw every embedding row once, in order"
-    ]
-
-
-@pytest.mark.parametrize("fields", [{"output_hash": "cc" * 32}, {"output_errors": ["audio: x"]}])
-def test_a_changed_output_fails_its_proof(fields: dict[str, object]) -> None:
-    processor = dataclasses.replace(PROCESSOR, **fields)  # type: ignore[arg-type]
-    assert failed_claims(processor) == ["the final output is what was streamed, bit for bit"]
+def test_every_executor_is_held_to_its_own_figures() -> None:
+    other = dataclasses.replace(
+        EXECUTOR, pid=13, request_hashes={}, streamed_hashes={}, max_item_difference=1.0
+    )
+    proofs = prove(Outcome([PROCESSOR], [EXECUTOR, other], []), 10)
+    assert [proof.claim for proof in proofs if not proof.holds] == [ITEMS]
 
 
 @pytest.mark.parametrize("own_pid", [11, 12])
 def test_a_shared_process_fails_its_proof(own_pid: int) -> None:
-    assert failed_claims(own_pid=own_pid) == [
-        "the processor and the executor are processes of their own"
-    ]
+    assert failed_claims(own_pid=own_pid) == [OWN]
 
 
-def test_leftovers_and_retained_bytes_fail_their_proof() -> None:
-    assert failed_claims(left=("child process 5",)) == ["nothing is left behind"]
-    processor = dataclasses.replace(PROCESSOR, retained_bytes=1)
-    assert failed_claims(processor) == ["nothing is left behind"]
+def test_leftovers_fail_their_proof() -> None:
+    assert failed_claims(left=("child process 5",)) == [NOTHING]
 
 
 @contextlib.contextmanager
