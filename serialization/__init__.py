@@ -30,6 +30,20 @@ from omniwire.serialization.blob import dumps, loads
 from omniwire.serialization.codec import decode, encode
 from omniwire.serialization.envelope import WIRE_VERSION
 from omniwire.serialization.files import load, save
+from omniwire.serialization.handoff import Channel, ChannelServer, broadcast, wait
 from omniwire.serialization.limits import Limits
 
-__all__ = ["WIRE_VERSION", "Limits", "decode", "dumps", "encode", "load", "loads", "save"]
+__all__ = [
+    "WIRE_VERSION",
+    "Channel",
+    "ChannelServer",
+    "Limits",
+    "broadcast",
+    "decode",
+    "dumps",
+    "encode",
+    "load",
+    "loads",
+    "save",
+    "wait",
+]

@@ -9,7 +9,7 @@ import ctypes
 import struct
 from collections.abc import Hashable
 from math import prod
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -51,16 +51,42 @@ def align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class BufferWriter:
-    """Collects the frames of one message; lives as long as one `encode` call."""
+class Piece(NamedTuple):
+    """Bytes of one tensor in a frame."""
+
+    offset: int
+    address: int
+    nbytes: int
+    owner: torch.Tensor | np.ndarray
+
+
+class FramePlan:
+    """A frame that is still to be made, of the tensors in it."""
+
+    __slots__ = ("nbytes", "pieces")
 
     def __init__(self) -> None:
-        self._frames: list[memoryview | None] = []
-        self._shared: list[tuple[int, int, int]] = []  # offset, address, bytes
-        self._shared_index: int | None = None
-        self._shared_size = 0
+        self.nbytes = 0
+        self.pieces: list[Piece] = []
+
+    def write_to(self, address: int) -> None:
+        """Copy the tensors to memory of `nbytes` bytes; what lies between them stays."""
+        for offset, source, nbytes, _ in self.pieces:
+            ctypes.memmove(address + offset, source, nbytes)
+
+
+class BufferWriter:
+    """Collects the frames of one message; lives as long as one `encode` call.
+
+    Attributes:
+        plans: The frames so far, in order.
+    """
+
+    def __init__(self) -> None:
+        self.plans: list[FramePlan] = []
+        self._shared: FramePlan | None = None
+        self._shared_index = 0
         self._places: dict[Hashable, tuple[int, int]] = {}
-        self._alive: list[object] = []  # owns what the addresses above point to
 
     def tensor(self, tensor: torch.Tensor) -> ExtType:
         """The extension value of a tensor; its bytes go inline or into a frame.
@@ -137,29 +163,27 @@ class BufferWriter:
 
     def finish(self) -> list[memoryview]:
         """The frames, read-only, 1-D, of bytes; the shared one is filled now."""
-        if self._shared_index is not None:
-            shared = bytearray(self._shared_size)
-            base = ctypes.addressof(ctypes.c_char.from_buffer(shared))
-            for offset, address, nbytes in self._shared:
-                ctypes.memmove(base + offset, address, nbytes)
-            self._frames[self._shared_index] = memoryview(shared).toreadonly()
-        return [frame for frame in self._frames if frame is not None]
+        return [
+            _filled(plan) if plan is self._shared else _memory(plan.pieces[0].owner)
+            for plan in self.plans
+        ]
 
     def _place(
         self, key: Hashable, flat: torch.Tensor | np.ndarray, address: int, nbytes: int
     ) -> tuple[int, int]:
         """Give the bytes at `address` a place: the index of a frame and the offset in it."""
-        self._alive.append(flat)
-        if nbytes < MIN_OWN_FRAME_BYTES:
-            if self._shared_index is None:
-                self._shared_index = len(self._frames)
-                self._frames.append(None)
-            index, offset = self._shared_index, align(self._shared_size)
-            self._shared.append((offset, address, nbytes))
-            self._shared_size = offset + nbytes
+        plan = self._shared if nbytes < MIN_OWN_FRAME_BYTES else None
+        if plan is None:
+            plan = FramePlan()
+            self.plans.append(plan)
+            index = len(self.plans) - 1
+            if nbytes < MIN_OWN_FRAME_BYTES:
+                self._shared, self._shared_index = plan, index
         else:
-            index, offset = len(self._frames), 0
-            self._frames.append(_memory(flat))
+            index = self._shared_index
+        offset = align(plan.nbytes)
+        plan.pieces.append(Piece(offset, address, nbytes, flat))
+        plan.nbytes = offset + nbytes
         place = self._places[key] = index, offset
         return place
 
@@ -191,6 +215,12 @@ def _check_storage(tensor: torch.Tensor, *, plain: bool) -> None:
     if tensor.untyped_storage().nbytes() < end or not tensor.data_ptr():
         got = f"{describe(tensor)} whose storage is gone"
         raise Refused(tensor, "layout", "a plain strided tensor with storage", got)
+
+
+def _filled(plan: FramePlan) -> memoryview:
+    frame = bytearray(plan.nbytes)
+    plan.write_to(ctypes.addressof(ctypes.c_char.from_buffer(frame)))
+    return memoryview(frame).toreadonly()
 
 
 def _memory(flat: torch.Tensor | np.ndarray) -> memoryview:

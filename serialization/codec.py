@@ -1,7 +1,7 @@
 """`encode` and `decode`: a contract object as frames, and back."""
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import attrs
@@ -22,6 +22,7 @@ from omniwire.contracts.errors import (
 )
 from omniwire.contracts.frozen import FrozenMapping
 from omniwire.contracts.guard import guarded
+from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.tokens import TokenIds
 from omniwire.serialization.buffer_writer import BufferWriter
 from omniwire.serialization.converter import codecs
@@ -59,11 +60,21 @@ def encode(obj: object) -> list[bytes | memoryview]:
     >>> len(frames), ow.decode(frames).prompt_token_ids == (1, 5, 2)
     (1, True)
     """
+    buffers = BufferWriter()
+    header = encode_header(obj, buffers)
+    return [header, *buffers.finish()]
+
+
+def encode_header(obj: object, buffers: BufferWriter) -> bytes:
+    """Frame 0 of a contract object; `buffers` collects the frames after it.
+
+    Raises:
+        EncodeError: As `encode`.
+    """
     kind = type(obj)
     to_wire = codecs().to_wire.get(kind)
     if to_wire is None:
         raise EncodeError("encode", Problem((), "type", "a contract object", describe(obj)))
-    buffers = BufferWriter()
     packer = msgpack.Packer(default=_Hook(buffers), strict_types=True)
     try:
         value = packer.pack(to_wire(obj))
@@ -72,12 +83,11 @@ def encode(obj: object) -> list[bytes | memoryview]:
     except UnicodeEncodeError:
         problem = _locate_text(obj)
     else:
-        frames = buffers.finish()
         name = msgpack.packb(kind.__name__)
-        sizes = msgpack.packb([frame.nbytes for frame in frames])
+        sizes = msgpack.packb([plan.nbytes for plan in buffers.plans])
         body = b"".join((b"\x93", name, value, sizes))
         if len(body) <= MAX_BODY_BYTES:
-            return [seal(body), *frames]
+            return seal(body)
         expected = f"a header of at most {MAX_BODY_BYTES} bytes"
         problem = Problem((), "range", expected, f"{len(body)} bytes")
     raise EncodeError(kind.__name__, problem)
@@ -104,6 +114,17 @@ def decode(frames: Sequence[Any], limits: Limits = Limits(), copy: bool = False)
             else is raised, whatever the bytes.
         UnsupportedVersionError: It needs a newer reader.
     """
+    return decode_frames(frames, limits, copy=copy)
+
+
+def decode_frames(
+    frames: Sequence[Any],
+    limits: Limits,
+    *,
+    copy: bool = False,
+    attach: Callable[[TensorHandle], TensorHandle] | None = None,
+) -> Any:
+    """As `decode`; `attach` makes of each handle in the message one that can be resolved."""
     header, *buffers = [as_bytes(frame) for frame in frames] or [memoryview(b"")]
     if len(header) > limits.max_header_bytes:
         expected = f"expected a header of at most {limits.max_header_bytes} bytes"
@@ -112,6 +133,7 @@ def decode(frames: Sequence[Any], limits: Limits = Limits(), copy: bool = False)
     check_body(body, limits.max_elements)
     tolerant = version > WIRE_VERSION
     reading = Reading(buffers, limits, codecs().from_wire, copy=copy, tolerant=tolerant)
+    reading.attach = attach
     token = READING.set(reading)
     try:
         return _read(body, buffers, reading)

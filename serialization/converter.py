@@ -8,6 +8,7 @@ or raises.
 import functools
 import struct
 from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin
@@ -52,6 +53,11 @@ FieldHook = Callable[[Any, Any], Any]
 
 ToWire = Callable[[Any], Any]
 """Turns a contract into values that msgpack, with our own hook, packs."""
+
+DETACH: ContextVar[Callable[[TensorHandle], TensorHandle] | None] = ContextVar(
+    "DETACH", default=None
+)
+"""Makes of a handle one that the peer of the encode in progress can attach, if anything does."""
 
 _RECORDS: Final[tuple[type[Contract], ...]] = (
     MultimodalItemPartition,
@@ -135,7 +141,11 @@ def _register_record(converter: Converter, record: type[Contract]) -> tuple[ToWi
         if not required.issubset(values):
             lacking = ", ".join(sorted(required.difference(values)))
             raise DecodeError(f"expected a {record.__name__} with {lacking}", "missing")
-        return structure(values, record)
+        contract = structure(values, record)
+        if record is TensorHandle:
+            attach = READING.get().attach
+            return contract if attach is None else attach(cast(TensorHandle, contract))
+        return contract
 
     to_wire = _sendable(record, unstructure)
     converter.register_unstructure_hook_func(
@@ -164,6 +174,9 @@ def _sendable(record: type[Contract], unstructure: ToWire) -> ToWire:
     if record is TensorHandle:
 
         def handle_to_wire(handle: TensorHandle) -> Any:
+            detach = DETACH.get()
+            if detach is not None:
+                handle = detach(handle)
             if type(handle.payload) is not bytes:
                 expected = "a handle that another process can attach"
                 raise Refused(handle, "state", expected, repr(handle))

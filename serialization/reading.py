@@ -10,6 +10,7 @@ import torch
 
 from omniwire.contracts.errors import ContractError, DecodeError
 from omniwire.contracts.frozen import MAX_PAYLOAD_DEPTH, FrozenMapping, depth_of
+from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.tokens import TokenIds
 from omniwire.serialization.buffer_reader import BufferReader
 from omniwire.serialization.extensions import (
@@ -59,6 +60,9 @@ class Reading:
     Unpacking turns arrays into tuples and maps into lists of pairs, so that duplicate keys are
     still there to be refused and nothing unpacked passes for a mapping.
 
+    Attributes:
+        attach: Makes of each handle one that can be resolved here, if anything does.
+
     Args:
         frames: The frames after the header.
         limits: The reader's bounds.
@@ -68,7 +72,7 @@ class Reading:
             does not know.
     """
 
-    __slots__ = ("_records", "_room", "buffers", "tolerant")
+    __slots__ = ("_records", "_room", "attach", "buffers", "tolerant")
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class Reading:
     ) -> None:
         self.buffers = BufferReader(frames, limits, copy=copy)
         self.tolerant = tolerant
+        self.attach: Callable[[TensorHandle], TensorHandle] | None = None
         self._records = records
         self._room = min(limits.max_depth, MAX_PAYLOAD_DEPTH)
 

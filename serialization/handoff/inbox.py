@@ -1,0 +1,270 @@
+"""The receiving half of a channel's end."""
+
+import gc
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from omniwire.contracts.errors import DecodeError, HandoffError
+from omniwire.contracts.handles import TensorHandle
+from omniwire.serialization.blob import frame_spans
+from omniwire.serialization.codec import decode_frames
+from omniwire.serialization.handoff.arena import Mapping, attach
+from omniwire.serialization.handoff.descriptors import Descriptor, is_pidfd
+from omniwire.serialization.handoff.lease import Lease, SlotBytes, slot_bytes
+from omniwire.serialization.handoff.ledger import NUM_CELLS, ReaderLedger
+from omniwire.serialization.handoff.link import Link, Packet
+from omniwire.serialization.handoff.outgoing import HANDLE_PAYLOAD
+from omniwire.serialization.handoff.packets import (
+    ARENA,
+    COLLECT,
+    DROP,
+    HELLO,
+    MESSAGE,
+    PART,
+    PART_LAST,
+    PART_STOPPED,
+    Hello,
+    Ref,
+    unpack_arena,
+    unpack_drop,
+    unpack_hello,
+    unpack_message,
+    unpack_part,
+)
+from omniwire.serialization.handoff.sources import SlotSource, as_tensor
+from omniwire.serialization.limits import Limits
+
+_LIMITS: Final = Limits()
+
+
+class Inbox:
+    """Receives messages through a link. Not thread-safe, but for `open`.
+
+    Args:
+        link: The socket.
+        greet: Called with the peer's hello and pidfd.
+    """
+
+    def __init__(self, link: Link, greet: Callable[[Hello, Descriptor], None]) -> None:
+        self.ledger: ReaderLedger | None = None
+        self._link = link
+        self._greet = greet
+        self._ready: deque[bytes | bytearray] = deque()
+        self._arenas: dict[int, Mapping | str] = {}
+        self._parts: dict[int, bytearray] = {}
+        self._num_received = 0
+
+    def next(self) -> bytes | bytearray | None:
+        """The next message, still packed, or None if there is none yet.
+
+        Raises:
+            Gone: The peer is, and every message it sent has been taken.
+            HandoffError: The peer sent what no peer should, or a version this end cannot talk to.
+        """
+        return self._ready.popleft() if self.peek() else None
+
+    def peek(self) -> bool:
+        """Whether there is a next message; a peer's hello is taken in any case.
+
+        Raises:
+            HandoffError, Gone: As `next`.
+        """
+        while not self._ready:
+            packet = self._link.receive()
+            if packet is None:
+                return False
+            self._take(packet)
+        return True
+
+    def make_room(self) -> None:
+        """Take what is in the socket, to be received later.
+
+        Raises:
+            Gone: As `next`, but for what has been taken now.
+        """
+        while (packet := self._link.receive()) is not None:
+            self._take(packet)
+
+    def open(self, packed: bytes | bytearray) -> Any:
+        """Decode a message.
+
+        Raises:
+            DecodeError: It is malformed; what it refers to has been given back.
+            HandoffError: It refers to what is not, or no more, in an arena.
+        """
+        if isinstance(packed, bytearray):
+            return self._open_whole(packed)
+        leases = _Leases(self)
+        try:
+            return leases.decode(packed)
+        except (DecodeError, HandoffError):
+            leases.release()
+            raise
+
+    def discard(self) -> None:
+        """Give back what the messages that nobody took refer to."""
+        while self._ready:
+            packed = self._ready.popleft()
+            if isinstance(packed, bytes):
+                leases = _Leases(self)
+                try:
+                    leases.read(packed)
+                except HandoffError:
+                    continue
+                finally:
+                    leases.release()
+
+    def mapping(self, number: int) -> Mapping:
+        """An arena of the peer.
+
+        Raises:
+            HandoffError: There is none of this number.
+        """
+        mapping = self._arenas.get(number, "never heard of")
+        if isinstance(mapping, str):
+            raise HandoffError(f"expected a reference to a known arena, got one to {mapping}")
+        return mapping
+
+    def _take(self, packet: Packet) -> None:
+        kind = packet.data[0]
+        if self.ledger is None and kind != HELLO:
+            raise HandoffError(f"expected a hello first, got a packet of kind {kind}")
+        if kind == MESSAGE:
+            self._num_received += 1
+            assert self.ledger is not None
+            self.ledger.count_received(self._num_received)
+            self._ready.append(packet.data)
+        elif kind == HELLO:
+            self._take_hello(packet)
+        elif kind == ARENA:
+            self._take_arena(packet)
+        elif kind == DROP:
+            self._arenas.pop(unpack_drop(packet.data), None)
+        elif kind == COLLECT:
+            gc.collect()
+        elif kind == PART:
+            self._take_part(packet)
+        else:
+            raise HandoffError(f"expected a packet of a known kind, got {kind}")
+
+    def _take_hello(self, packet: Packet) -> None:
+        hello = unpack_hello(packet.data)
+        if self.ledger is not None:
+            raise HandoffError("expected one hello, got another")
+        if packet.is_cut or len(packet.descriptors) != 3:
+            expected = "expected a hello with three descriptors"
+            got = f"{len(packet.descriptors)}: is the limit of open files reached?"
+            raise HandoffError(f"{expected}, got {got}")
+        process, ledger, event = packet.descriptors
+        if not is_pidfd(process.number):
+            raise HandoffError("expected the descriptor of a process, got another")
+        self.ledger = ReaderLedger(ledger, event)
+        self._greet(hello, process)
+
+    def _take_arena(self, packet: Packet) -> None:
+        number, size = unpack_arena(packet.data)
+        assert self.ledger is not None
+        if packet.is_cut or len(packet.descriptors) != 1:
+            self._arenas[number] = (
+                "one whose descriptor got lost: is the limit of open files reached?"
+            )
+            self.ledger.count_lost()
+            return
+        try:
+            self._arenas[number] = attach(packet.descriptors[0].number, size)
+        except OSError as error:  # and so HandoffError
+            self._arenas[number] = f"one that cannot be mapped ({error})"
+            self.ledger.count_lost()
+
+    def _take_part(self, packet: Packet) -> None:
+        state, number, data = unpack_part(packet.data)
+        if state == PART_STOPPED:
+            self._parts.pop(number, None)
+        elif state == PART_LAST:
+            self._ready.append(self._parts.pop(number, bytearray()))
+        else:
+            self._parts.setdefault(number, bytearray()).extend(data)
+
+    def _open_whole(self, content: bytearray) -> Any:
+        view = memoryview(content)
+
+        def read(offset: int, size: int) -> memoryview:
+            return view[offset : offset + size]
+
+        start, *frames = [read(*span) for span in frame_spans(read, len(content), _LIMITS)]
+        return decode_frames([unpack_message(start).header, *frames], _LIMITS)
+
+
+class _Leases:
+    """What one message refers to."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._by_cell: dict[int, Lease] = {}
+
+    def read(self, packed: bytes | memoryview) -> tuple[int, list[Ref], memoryview]:
+        """The message's frames, references and header; each slot it refers to is leased.
+
+        Raises:
+            HandoffError: A reference is forged or stale.
+        """
+        message = unpack_message(packed)
+        ledger = self._inbox.ledger
+        assert ledger is not None
+        for ref in message.refs:
+            if ref.cell >= NUM_CELLS or ref.value > 1:
+                raise HandoffError(f"expected a cell of the ledger, got {ref.cell}")
+            if ref.cell not in self._by_cell:
+                self._by_cell[ref.cell] = Lease(ledger, ref.cell, ref.value)
+        if message.is_outside and len(message.refs) == 1:
+            content = bytes(self.content(message.refs[0]))
+            inner = unpack_message(content)
+            if not inner.is_outside:
+                return self.read(content)
+        if message.is_outside:
+            raise HandoffError("expected one reference to the rest of a message, got others")
+        return message.num_frames, message.refs, message.header
+
+    def content(self, ref: Ref) -> SlotBytes:
+        """The bytes that a reference stands for.
+
+        Raises:
+            HandoffError: It is forged or stale.
+        """
+        mapping = self._inbox.mapping(ref.arena)
+        if ref.slot >= mapping.num_slots or not 0 < ref.size <= mapping.size - ref.offset:
+            expected = f"expected bytes inside an arena of {mapping.size}"
+            raise HandoffError(f"{expected}, got {ref.size} at {ref.offset} in slot {ref.slot}")
+        generation = mapping.generation(ref.slot)
+        if generation != ref.generation:
+            expected = f"expected slot {ref.slot} as it is now, of generation {generation}"
+            raise HandoffError(f"{expected}, got a stale reference to generation {ref.generation}")
+        return slot_bytes(mapping, ref.offset, ref.size, self._by_cell[ref.cell])
+
+    def decode(self, packed: bytes) -> Any:
+        """The object of a message, whose tensors keep the leases."""
+        num_frames, refs, header = self.read(packed)
+        contents = list(map(self.content, refs))
+        handles = contents[num_frames:]
+
+        def attach_handle(handle: TensorHandle) -> TensorHandle:
+            payload = handle.payload
+            if not isinstance(payload, bytes) or not payload.startswith(HANDLE_PAYLOAD):
+                return handle
+            number = payload[len(HANDLE_PAYLOAD) :]
+            content = None
+            if number:
+                if not number.isdigit() or int(number) >= len(handles):
+                    raise DecodeError("expected a handle of the message, got another", "buffer")
+                content = handles[int(number)]
+            source = SlotSource(as_tensor(content, handle.dtype, handle.shape))
+            return TensorHandle(handle.kind, handle.dtype, handle.shape, source)
+
+        frames = [content.data for content in contents[:num_frames]]
+        return decode_frames([header, *frames], _LIMITS, attach=attach_handle)
+
+    def release(self) -> None:
+        """Give everything back: no view of it is left."""
+        for lease in self._by_cell.values():
+            lease.release()

@@ -1,0 +1,301 @@
+"""The sending half of a channel's end."""
+
+import contextlib
+import ctypes
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from omniwire.contracts.errors import ArenaFull, HandoffTimeout
+from omniwire.serialization.buffer_writer import align
+from omniwire.serialization.handoff.arena import Arena, Slot
+from omniwire.serialization.handoff.descriptors import Descriptor, own_pidfd
+from omniwire.serialization.handoff.ledger import WAITING, Ledger
+from omniwire.serialization.handoff.link import Gone, Link, is_hung_up
+from omniwire.serialization.handoff.outgoing import Outgoing
+from omniwire.serialization.handoff.packets import (
+    MAX_PACKET_BYTES,
+    PART_HEADER_BYTES,
+    PART_LAST,
+    PART_STOPPED,
+    NewArena,
+    Ref,
+    message_bytes,
+    pack_arena,
+    pack_collect,
+    pack_drop,
+    pack_hello,
+    pack_message,
+    pack_part,
+)
+from omniwire.serialization.handoff.pool import BOOKS, Pool
+from omniwire.serialization.handoff.waiting import Steps, Wait
+
+_MAX_INLINE_BYTES: Final = 32 * 1024
+"""A header up to this size goes through the socket, a larger one through the arena."""
+
+
+class Outbox:
+    """Sends messages through a link, and keeps the books of what its reader holds.
+
+    Args:
+        link: The socket.
+        pool: Where the bytes go.
+        closing: Becomes readable when this end is closed.
+    """
+
+    def __init__(self, link: Link, pool: Pool, closing: Descriptor) -> None:
+        self.pool = pool
+        self.ledger = Ledger(pool.event)
+        self.copied_bytes = 0
+        self.zero_copy_bytes = 0
+        self._link = link
+        self._closing = closing
+        self._lock = threading.Lock()
+        self._announced: dict[int, weakref.ref[Arena]] = {}
+        self._num_lost = 0
+        self._num_messages = 0
+        self._part_numbers = itertools.count()
+        self._stopped: list[int] = []
+        pool.ledgers.append(self.ledger)
+        process = own_pidfd()
+        descriptors = (process.number, self.ledger.descriptor.number, pool.event.number)
+        with contextlib.suppress(Gone):  # what the peer sent before can still be received
+            link.send(pack_hello(os.getpid()), descriptors)  # the first packet finds room
+        process.close()
+        self.ledger.descriptor.close()
+
+    def sending(self, message: Outgoing) -> Steps[None]:
+        """Place and post a message."""
+        message.locate([self.pool])
+        if (yield from placing(message, self.pool, [self])):
+            yield from self.posting(message)
+        else:
+            yield from self.posting_whole(message)
+
+    def posting(self, message: Outgoing) -> Steps[None]:
+        """Send a message that lies in slots to the reader, who may hold them from now on.
+
+        Raises:
+            Gone: The reader is.
+        """
+        outside = message.outsides.pop() if message.outsides else None
+        while (wait := self._try_post(message, outside)) is not None:
+            yield wait
+
+    def ask_to_collect(self) -> None:
+        """Have the reader collect garbage, if it has room for the request."""
+        with self._lock:
+            self._link.send(pack_collect())
+
+    def check_reader(self) -> None:
+        """Check that the reader is still there; if not, take back what it has not read.
+
+        Raises:
+            Gone: It is not.
+        """
+        with BOOKS:
+            if self.ledger.collect_if_dead():
+                raise Gone
+        if is_hung_up(self._link):
+            with BOOKS:
+                self.ledger.collect_unreceived()
+            raise Gone
+
+    def waits_for_reader(self) -> Iterator[Link | Descriptor]:
+        """What becomes readable when this end is closed, or the reader's process has ended."""
+        yield self._closing
+        if self.ledger.reader is not None:
+            yield self.ledger.reader
+
+    @property
+    def link(self) -> Link:
+        """The socket."""
+        return self._link
+
+    def let_go(self) -> None:
+        """Tell the reader which arenas are no more, so that it lets go of them too."""
+        with self._lock:
+            self._send_drops()
+
+    def _try_post(self, message: Outgoing, outside: Slot | None) -> Wait | None:
+        """Send a message, or say what to wait for before trying again."""
+        slots = {place.slot for place in message.places}
+        if outside is not None:
+            slots.add(outside)
+        with self._lock:
+            return self._post(message, slots, outside)
+
+    def _post(self, message: Outgoing, slots: set[Slot], outside: Slot | None) -> Wait | None:
+        if not (self._send_stops() and self._send_drops() and self._announce(slots)):
+            return self._wait_for_room()
+        with BOOKS:
+            if self.ledger.collect_if_dead():
+                raise Gone
+            if self.ledger.num_free_cells < len(slots):
+                return self._wait_for_cells()
+            cells = {}
+            for slot in slots:
+                slot.holds += 1
+                cells[slot] = self.ledger.hold(slot, self._num_messages)
+        refs = [_ref(slot, cells[slot], offset, size) for slot, offset, size in message.places]
+        packet = pack_message(refs, message.num_frames, message.header)
+        if outside is not None:
+            ctypes.memmove(outside.arena.mapping.address + outside.offset, packet, len(packet))
+            ref = _ref(outside, cells[outside], outside.offset, len(packet))
+            packet = pack_message([ref], 0, b"", outside=True)
+        sent = False
+        try:
+            sent = self._link.send(packet)
+        finally:
+            if not sent:
+                with BOOKS:
+                    for cell, _ in cells.values():
+                        self.ledger.take_back(cell)
+        if not sent:
+            return self._wait_for_room()
+        self._num_messages += 1
+        self.copied_bytes += message.copied_bytes
+        self.zero_copy_bytes += message.in_place_bytes
+        return None
+
+    def posting_whole(self, message: Outgoing) -> Steps[None]:
+        """Send a message through the socket, piece by piece."""
+        number = next(self._part_numbers)
+        done = False
+        try:
+            for state, piece in _pieces(message.whole()):
+                packet = pack_part(state, number, piece)
+                while not self._try_send(packet):
+                    yield self._wait_for_room()
+            done = True
+        finally:
+            if not done:
+                with self._lock:
+                    self._stopped.append(number)
+        self.copied_bytes += message.copied_bytes
+
+    def _try_send(self, packet: bytes) -> bool:
+        with BOOKS:
+            if self.ledger.collect_if_dead():
+                raise Gone
+        with self._lock:
+            return self._send_stops() and self._link.send(packet)
+
+    def _announce(self, slots: Iterable[Slot]) -> bool:
+        """Send the arenas that the reader does not know yet; whether all are sent."""
+        num_lost = self.ledger.num_lost()
+        if num_lost != self._num_lost:
+            self._num_lost = num_lost
+            self._announced.clear()
+        for slot in slots:
+            arena = slot.arena
+            if arena.number not in self._announced:
+                packet = pack_arena(NewArena(arena.number, arena.size))
+                if not self._link.send(packet, (arena.descriptor.number,)):
+                    return False
+                self._announced[arena.number] = weakref.ref(arena)
+        return True
+
+    def _send_drops(self) -> bool:
+        for number in [number for number, arena in self._announced.items() if arena() is None]:
+            if not self._link.send(pack_drop(number)):
+                return False
+            del self._announced[number]
+        return True
+
+    def _send_stops(self) -> bool:
+        while self._stopped:
+            if not self._link.send(pack_part(PART_STOPPED, self._stopped[-1], b"")):
+                return False
+            self._stopped.pop()
+        return True
+
+    def _wait_for_room(self) -> Wait:
+        return Wait(
+            lambda: HandoffTimeout("expected the reader to take messages in time, got no room"),
+            readable=self.waits_for_reader(),
+            writable=(self._link,),
+            hung_up=(self._link,),
+        )
+
+    def _wait_for_cells(self) -> Wait:
+        self.pool.clear_event()
+        self.ledger.set_flag(WAITING, on=True)
+        self.ledger.collect()
+        return Wait(
+            lambda: arena_full(self.pool, 0),
+            readable=(self.pool.event, *self.waits_for_reader()),
+            hung_up=(self._link,),
+        )
+
+
+def placing(message: Outgoing, pool: Pool, outboxes: list[Outbox]) -> Steps[bool]:
+    """Put a message into slots of a pool, waiting for readers to release some if need be.
+
+    Returns:
+        False if it is too large for the pool, and nothing was placed.
+    """
+    sizes = message.sizes()
+    header_bytes = message_bytes(message.num_places, message.header)
+    num_outside = len(outboxes) if header_bytes > _MAX_INLINE_BYTES else 0
+    try:
+        slots = yield from allocating(pool, sizes + [align(header_bytes)] * num_outside, outboxes)
+    except ArenaFull:
+        return False
+    message.place(slots, num_outside)
+    return True
+
+
+def allocating(pool: Pool, sizes: list[int], outboxes: list[Outbox]) -> Steps[list[Slot]]:
+    """Allocate slots, waiting for readers to release some if need be.
+
+    Raises:
+        ArenaFull: They can never fit.
+        Gone: A reader is.
+    """
+    slots = pool.allocate(sizes) if sizes else []
+    if slots is not None:
+        return slots
+    pool.begin_waiting()
+    try:
+        for outbox in outboxes:
+            outbox.ask_to_collect()
+        while (slots := pool.allocate(sizes)) is None:
+            for outbox in outboxes:
+                outbox.check_reader()
+            closings = [waited for outbox in outboxes for waited in outbox.waits_for_reader()]
+            yield Wait(
+                lambda: arena_full(pool, sum(sizes)),
+                readable=(*closings, *pool.watched()),
+                hung_up=[outbox.link for outbox in outboxes],
+            )
+            pool.clear_event()
+        return slots
+    finally:
+        pool.end_waiting()
+
+
+def arena_full(pool: Pool, wanted: int) -> ArenaFull:
+    """The error of a sender that waited in vain."""
+    arena_bytes, held = pool.occupancy()
+    expected = f"expected {wanted} bytes of the arena to become free in time"
+    return ArenaFull(f"{expected}, got {held} of {arena_bytes} in flight, at most {pool.max_bytes}")
+
+
+def _ref(slot: Slot, cell: tuple[int, int], offset: int, size: int) -> Ref:
+    number, value = cell
+    return Ref(slot.arena.number, slot.index, slot.generation, number, offset, size, value)
+
+
+def _pieces(whole: Iterable[bytes | memoryview]) -> Iterator[tuple[int, memoryview]]:
+    """A buffer as the parts that packets have room for, each with its state."""
+    room = MAX_PACKET_BYTES - PART_HEADER_BYTES
+    for content in whole:
+        view = memoryview(content)
+        for start in range(0, view.nbytes, room):
+            yield 0, view[start : start + room]
+    yield PART_LAST, memoryview(b"")

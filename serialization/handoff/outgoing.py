@@ -1,0 +1,140 @@
+"""A message on its way out: encoded, then placed in slots."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from omniwire.contracts.errors import ArenaFull
+from omniwire.contracts.handles import TensorHandle
+from omniwire.serialization.blob import blob_parts
+from omniwire.serialization.buffer_writer import BufferWriter, FramePlan, Piece, align
+from omniwire.serialization.codec import encode_header
+from omniwire.serialization.converter import DETACH
+from omniwire.serialization.handoff.arena import Slot
+from omniwire.serialization.handoff.packets import pack_message
+from omniwire.serialization.handoff.pool import Pool
+from omniwire.serialization.handoff.sources import SlotSource
+
+HANDLE_PAYLOAD: Final = b"omniwire:slot:"
+"""Starts the payload of a handle on its way; its number among the message's handles follows."""
+
+
+class Place(NamedTuple):
+    """Where the bytes of a frame are."""
+
+    slot: Slot
+    offset: int
+    nbytes: int
+
+
+class Outgoing:
+    """An encoded message, and this process's holds on the slots that it lies in.
+
+    Attributes:
+        header: Frame 0.
+        num_frames: Frames after that; the tensors of handles come after them.
+        places: Where each of those is, once placed.
+        outsides: Slots for the header, one for each reader, if it is too large for a packet.
+        copied_bytes: Bytes of tensors that were copied into slots.
+        in_place_bytes: Bytes of tensors that were in slots before.
+
+    Args:
+        obj: Any contract object.
+
+    Raises:
+        EncodeError: It cannot be encoded.
+    """
+
+    def __init__(self, obj: object) -> None:
+        self._handles: list[FramePlan] = []
+        self._writer = BufferWriter()
+        token = DETACH.set(self._detach)
+        try:
+            self.header = encode_header(obj, self._writer)
+        finally:
+            DETACH.reset(token)
+        self.num_frames = len(self._writer.plans)
+        self.places: list[Place] = []
+        self.outsides: list[Slot] = []
+        self.copied_bytes = 0
+        self.in_place_bytes = 0
+        self._located: dict[int, Place] = {}
+        self._holds: list[Slot] = []
+
+    def locate(self, pools: list[Pool]) -> None:
+        """Find the frames that lie in slots of these pools already; they are held from now on."""
+        for index, plan in enumerate(self._plans()):
+            if len(plan.pieces) == 1:
+                _, address, nbytes, _ = plan.pieces[0]
+                for pool in pools:
+                    found = pool.locate(address, nbytes)
+                    if found is not None:
+                        self._holds.append(found[0])
+                        self._located[index] = Place(*found, nbytes)
+                        break
+
+    def sizes(self) -> list[int]:
+        """The sizes of the slots that are still needed."""
+        return [
+            align(plan.nbytes)
+            for index, plan in enumerate(self._plans())
+            if index not in self._located
+        ]
+
+    @property
+    def num_places(self) -> int:
+        """Frames and tensors of handles."""
+        return self.num_frames + len(self._handles)
+
+    def place(self, slots: list[Slot], num_outside: int) -> None:
+        """Copy the other frames into new slots, of the sizes that `sizes` gave.
+
+        Args:
+            slots: The slots.
+            num_outside: How many more there are at the end, for the header.
+        """
+        self._holds += slots
+        self.outsides = slots[len(slots) - num_outside :]
+        unused = iter(slots)
+        for index, plan in enumerate(self._plans()):
+            place = self._located.get(index)
+            num_bytes = sum(piece.nbytes for piece in plan.pieces)
+            if place is None:
+                slot = next(unused)
+                place = Place(slot, slot.offset, plan.nbytes)
+                plan.write_to(slot.arena.mapping.address + slot.offset)
+                self.copied_bytes += num_bytes
+            else:
+                self.in_place_bytes += num_bytes
+            self.places.append(place)
+
+    def whole(self) -> Iterator[bytes | memoryview]:
+        """The message as one buffer, for the socket, if it fits no slot."""
+        self.copied_bytes = sum(plan.nbytes for plan in self._plans())
+        if self._handles:
+            got = f"{self.copied_bytes}"
+            raise ArenaFull(f"expected a message with handles to fit the arena, got {got} bytes")
+        return blob_parts([pack_message([], 0, self.header), *self._writer.finish()])
+
+    def release(self, pool: Pool) -> None:
+        """Give up this process's holds; readers may have theirs."""
+        holds, self._holds = self._holds, []
+        for slot in holds:
+            pool.drop(slot)
+
+    def _plans(self) -> list[FramePlan]:
+        return [*self._writer.plans, *self._handles] if self._handles else self._writer.plans
+
+    def _detach(self, handle: TensorHandle) -> TensorHandle:
+        source = handle.payload
+        if not isinstance(source, SlotSource):
+            return handle
+        number = b"%d" % len(self._handles)
+        tensor = source.resolve_tensor()
+        if not tensor.nbytes:
+            number = b""
+        else:
+            plan = FramePlan()
+            plan.nbytes = tensor.nbytes
+            plan.pieces.append(Piece(0, tensor.data_ptr(), tensor.nbytes, tensor))
+            self._handles.append(plan)
+        return TensorHandle(handle.kind, handle.dtype, handle.shape, HANDLE_PAYLOAD + number)

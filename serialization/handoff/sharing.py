@@ -1,0 +1,111 @@
+"""Several channels at once: one object to many peers, or whichever peer sends first."""
+
+from collections.abc import Iterable, Sequence
+
+from omniwire.contracts.errors import HandoffError, HandoffTimeout
+from omniwire.contracts.guard import guarded
+from omniwire.serialization.handoff.channel import Channel
+from omniwire.serialization.handoff.link import Gone
+from omniwire.serialization.handoff.outbox import Outbox, placing
+from omniwire.serialization.handoff.outgoing import Outgoing
+from omniwire.serialization.handoff.pool import BOOKS
+from omniwire.serialization.handoff.waiting import Steps, Timeout, Wait, run
+
+
+@guarded
+def broadcast(channels: Sequence[Channel], obj: object, timeout: Timeout = None) -> None:
+    """Send one object to many peers, which share one copy of its tensors in memory.
+
+    The memory is in the arena of the first channel, and free again when the last peer has
+    dropped the tensors. Tensors from `empty` of any of the channels are not copied.
+
+    Args:
+        channels: Each once; none sends to nobody.
+        obj: Any contract object.
+        timeout: Seconds to wait in all; None for as long as it takes.
+
+    Raises:
+        EncodeError: It cannot be encoded. Nothing was sent.
+        ArenaFull: It does not fit, now or ever. Nothing was sent.
+        HandoffError: Of a channel that could not take it. All others were sent it, unless
+            there was no time left.
+    """
+    if channels:
+        run(_broadcasting(channels, obj), timeout)
+
+
+@guarded
+def wait(channels: Sequence[Channel], timeout: Timeout = None) -> list[Channel]:
+    """Wait until something can be received from one of several channels.
+
+    Args:
+        channels: At least one.
+        timeout: Seconds to wait; None for as long as it takes.
+
+    Returns:
+        Those, in order, from which `recv` returns or raises at once: something has come, or
+        the peer is gone. Empty if there are none in time. To receive once from each of them
+        before waiting again is fair.
+    """
+    try:
+        return run(_waiting(channels), timeout)
+    except HandoffTimeout:
+        return []
+
+
+def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
+    message = Outgoing(obj)
+    failures: dict[int, HandoffError] = {}
+    outboxes: dict[int, Outbox] = {}
+    for number, channel in enumerate(channels):
+        try:
+            outboxes[number] = channel._started()
+        except HandoffError as error:
+            failures[number] = error
+    pools = [outbox.pool for outbox in outboxes.values()]
+    try:
+        message.locate(pools)
+        _share_ledgers(outboxes.values())
+        placed = False
+        while outboxes:
+            try:
+                placed = yield from placing(message, pools[0], list(outboxes.values()))
+                break
+            except Gone:
+                for number in list(outboxes):
+                    try:
+                        outboxes[number].check_reader()
+                    except Gone:
+                        failures[number] = channels[number]._gone()
+                        del outboxes[number]
+        for number, outbox in outboxes.items():
+            steps = outbox.posting(message) if placed else outbox.posting_whole(message)
+            try:
+                yield from channels[number]._guarded_steps(steps)
+            except HandoffError as error:
+                failures[number] = error
+    finally:
+        if pools:
+            message.release(pools[0])
+    if failures:
+        number, first = min(failures.items())
+        raise type(first)(f"channel {number} of {len(channels)}: {first}")
+
+
+def _share_ledgers(outboxes: Iterable[Outbox]) -> None:
+    """Let every pool know of every reader that may hold its slots."""
+    with BOOKS:
+        ledgers = [outbox.ledger for outbox in outboxes]
+        for outbox in outboxes:
+            known = outbox.pool.ledgers
+            known += [ledger for ledger in ledgers if ledger not in known]
+
+
+def _waiting(channels: Sequence[Channel]) -> Steps[list[Channel]]:
+    while True:
+        ready = [channel for channel in channels if channel._is_ready()]
+        if ready:
+            return ready
+        waits = [channel._wait_for_messages("") for channel in channels]
+        readable = [waited for wait in waits for waited in wait.readable]
+        yield Wait(lambda: HandoffTimeout("expected a message in time, got none"), readable)

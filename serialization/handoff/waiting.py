@@ -1,0 +1,145 @@
+"""Operations that may have to wait, written once for threads and for asyncio.
+
+An operation is a generator that yields what it waits for and returns its result. Whoever runs
+it waits in its own way, and closes it when there is no time left or nobody wants the result.
+"""
+
+import asyncio
+import math
+import select
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from omniwire.contracts.checks import raise_problems
+from omniwire.contracts.describe import describe
+from omniwire.contracts.errors import HandoffError, Problem
+
+Result = TypeVar("Result")
+
+Timeout = float | int | None
+"""Seconds that an operation may wait in all, >= 0; None for as long as it takes."""
+
+POLL_AGAIN_S: Final = 1.0
+"""Nobody sleeps longer before looking again, in case a wake-up was missed."""
+
+
+class HasDescriptor(Protocol):
+    """Anything that `select` can wait for."""
+
+    def fileno(self) -> int:
+        """The number of its descriptor."""
+        ...
+
+
+class Wait(NamedTuple):
+    """What an operation waits for: any of these.
+
+    Attributes:
+        readable: Descriptors to become readable, or to be at their end.
+        writable: Descriptors to become writable.
+        hung_up: Sockets to lose their other end.
+        error: What to raise when there is no time left.
+    """
+
+    error: Callable[[], HandoffError]
+    readable: Iterable[int | HasDescriptor] = ()
+    writable: Iterable[int | HasDescriptor] = ()
+    hung_up: Iterable[int | HasDescriptor] = ()
+
+    def events(self) -> list[tuple[int, int]]:
+        """Every open descriptor with its events, which `poll` and `epoll` number alike."""
+        masks: dict[int, int] = {}
+        for descriptors, mask in (
+            (self.readable, select.POLLIN),
+            (self.writable, select.POLLOUT),
+            (self.hung_up, select.POLLRDHUP),
+        ):
+            for descriptor in descriptors:
+                number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+                if number >= 0:
+                    masks[number] = masks.get(number, 0) | mask
+        return list(masks.items())
+
+
+Steps = Generator[Wait, None, Result]
+
+
+def run(steps: Steps[Result], timeout: Timeout) -> Result:
+    """Run an operation, blocking this thread while it waits.
+
+    Args:
+        steps: The operation.
+        timeout: Seconds that it may wait in all; None for as long as it takes.
+
+    Raises:
+        HandoffError: As the operation, or of the kind that it names when there is no time left.
+    """
+    if timeout is not None:
+        check_timeout(timeout)
+    deadline = None
+    try:
+        wait = next(steps)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = POLL_AGAIN_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise wait.error()
+            poll = select.poll()
+            for number, mask in wait.events():
+                poll.register(number, mask)
+            poll.poll(math.ceil(min(left, POLL_AGAIN_S) * 1000))
+            wait = next(steps)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def check_timeout(timeout: Timeout) -> None:
+    """Check a timeout.
+
+    Raises:
+        ContractError: It is no number of seconds >= 0.
+    """
+    problem = None
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, float | int)):
+        problem = Problem(("timeout",), "type", "a number of seconds or None", describe(timeout))
+    elif timeout is not None and not timeout >= 0:
+        problem = Problem(("timeout",), "range", "a number of seconds >= 0", describe(timeout))
+    raise_problems("channel", [] if problem is None else [problem])
+
+
+async def run_async(steps: Steps[Result]) -> Result:
+    """Run an operation, leaving the event loop to others while it waits.
+
+    Canceling it is safe: either it has its result, or nothing has happened.
+    """
+    try:
+        wait = next(steps)
+        while True:
+            await _any_event(wait)
+            wait = next(steps)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+async def _any_event(wait: Wait) -> None:
+    loop = asyncio.get_running_loop()
+    happened = asyncio.Event()
+    # A descriptor of its own: the loop knows each one once, but several tasks may wait for it.
+    with select.epoll() as epoll:
+        for number, mask in wait.events():
+            epoll.register(number, mask)
+        loop.add_reader(epoll.fileno(), happened.set)
+        try:
+            async with asyncio.timeout(POLL_AGAIN_S):
+                await happened.wait()
+        except TimeoutError:
+            return
+        finally:
+            loop.remove_reader(epoll.fileno())
