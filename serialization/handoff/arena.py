@@ -1,5 +1,6 @@
 """Arenas: shared memory without a name, mapped whole and for good."""
 
+import bisect
 import errno
 import fcntl
 import itertools
@@ -112,12 +113,11 @@ class Arena:
     def __init__(self, size: int) -> None:
         size = round_to_pages(size)
         self.number = next(_NUMBERS)
-        self.descriptor = _new_memory(size)
-        self.mapping = Mapping(self.descriptor.number, size)
+        self.descriptor, self.mapping = _new_memory(size)
         self.size = size
         self.ranges = FreeList(size)
-        self.owned: dict[int, Slot] = {}
-        """By offset: the slots that tensors of this process lie in."""
+        self._owned: dict[int, Slot] = {}  # by offset; tensors of this process lie in them
+        self._owned_offsets: list[int] = []  # sorted
         self._used_to = 0  # no byte from here on was ever written
         self._indices = list(range(self.mapping.num_slots - 1, -1, -1))
         self._generations = [1] * self.mapping.num_slots
@@ -141,12 +141,24 @@ class Arena:
         self._used_to = max(self._used_to, offset + size)
         return Slot(self, index, generation, offset, size, used)
 
+    def own(self, slot: Slot) -> None:
+        """Note that a tensor of this process lies in a slot."""
+        self._owned[slot.offset] = slot
+        bisect.insort(self._owned_offsets, slot.offset)
+
+    def owner_of(self, offset: int) -> Slot | None:
+        """The slot of the tensor of this process that the byte at an offset is part of."""
+        position = bisect.bisect_right(self._owned_offsets, offset)
+        slot = self._owned[self._owned_offsets[position - 1]] if position else None
+        return slot if slot is not None and offset < slot.offset + slot.size else None
+
     def free(self, slot: Slot) -> None:
         """Take back a slot that nobody holds."""
         generation = self._generations[slot.index] = (slot.generation + 1) & 0xFFFFFFFF
         self.mapping.set_generation(slot.index, generation)
         self._indices.append(slot.index)
-        self.owned.pop(slot.offset, None)
+        if self._owned.pop(slot.offset, None) is not None:
+            del self._owned_offsets[bisect.bisect_left(self._owned_offsets, slot.offset)]
         self.ranges.give(slot.offset, slot.size)
 
 
@@ -198,13 +210,14 @@ def new_shared_file(size: int) -> Descriptor:
     return descriptor
 
 
-def _new_memory(size: int) -> Descriptor:
+def _new_memory(size: int) -> tuple[Descriptor, Mapping]:
     whole = size + _GENERATION.size * num_slots(size)
     available = available_memory() - _KEPT_FREE
     if whole > available:
         raise ArenaFull(f"expected {whole} bytes of memory for an arena, got {available} available")
     try:
-        return new_shared_file(whole)
+        descriptor = new_shared_file(whole)
+        return descriptor, Mapping(descriptor.number, size)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
             raise

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gc
 import multiprocessing.context
 import multiprocessing.reduction
 import os
@@ -85,6 +84,7 @@ class Channel:
         self._arena_bytes = arena_bytes
         self._max_bytes = max_bytes
         self._closing = new_event()
+        self._maker = os.getpid()
         self._owner: int | None = None
         self._starting = threading.Lock()
         self._receiving = threading.Lock()
@@ -294,8 +294,8 @@ class Channel:
         if self._closed:
             return
         self._closed = True
-        signal_event(self._closing.number)
-        if self._owner == os.getpid():
+        if self._owner == os.getpid():  # what a forked child has of it is shared with the parent
+            signal_event(self._closing.number)
             assert self._outbox is not None
             self._outbox.ledger.set_flag(CLOSED, on=True)
             self._outbox.ledger.is_retired = True
@@ -354,6 +354,8 @@ class Channel:
                     raise self._gone() from None
                 self._owner = os.getpid()
                 self._outbox.ledger.reader = self._peer
+                if self._owner != self._maker:
+                    self._drop_twin()
         assert self._outbox is not None
         return self._outbox
 
@@ -363,8 +365,13 @@ class Channel:
         self._peer = process
         if self._outbox is not None:
             self._outbox.ledger.reader = process
+        if hello.pid != os.getpid():
+            self._drop_twin()
+
+    def _drop_twin(self) -> None:
+        """Drop this process's copy of the other end, which turned out to be another's."""
         twin = self._twin() if self._twin is not None else None
-        if twin is not None and hello.pid != os.getpid() and twin._owner is None:
+        if twin is not None and twin._owner != os.getpid():
             twin.close()
 
     def _meeting(self) -> Steps[None]:
@@ -411,7 +418,6 @@ class Channel:
 
     def _receiving_one(self) -> Steps[bytes | bytearray]:
         """Wait for a message."""
-        has_collected = False
         while True:
             self._started()
             packed = self._next()
@@ -421,10 +427,6 @@ class Channel:
                     raise self._gone()
             if packed is not None:
                 return packed
-            ledger = self._inbox.ledger
-            if not has_collected and ledger is not None and ledger.is_awaited:
-                has_collected = True
-                gc.collect()  # cycles may hold what the peer waits for
             yield self._wait_for_messages("expected a message in time, got none")
 
     def _is_ready(self) -> bool:

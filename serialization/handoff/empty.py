@@ -36,7 +36,7 @@ def new_tensor(outbox: Outbox, shape: tuple[int, ...], dtype: torch.dtype) -> St
         own_bytes(slot, slot.used).fill(0)
     content = slot_bytes(slot.arena.mapping, slot.offset, nbytes, OwnHold(pool, slot))
     with BOOKS:
-        slot.arena.owned[slot.offset] = slot
+        slot.arena.own(slot)
     return as_tensor(content, dtype, shape)
 
 

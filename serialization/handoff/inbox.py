@@ -142,7 +142,9 @@ class Inbox:
         elif kind == DROP:
             self._arenas.pop(unpack_drop(packet.data), None)
         elif kind == COLLECT:
-            gc.collect()
+            assert self.ledger is not None
+            if self.ledger.is_awaited:  # still
+                gc.collect()  # cycles may hold what it waits for
         elif kind == PART:
             self._take_part(packet)
         else:

@@ -1,6 +1,7 @@
 """The socket of one end: packets with descriptors, without blocking."""
 
 import array
+import errno
 import os
 import select
 import socket
@@ -58,8 +59,10 @@ class Link:
             self._socket.sendmsg([data], ancillary, _FLAGS)
         except BlockingIOError:
             return False
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             raise Gone from None
+        except OSError as error:
+            raise _failure(error) from None
         return True
 
     def receive(self) -> Packet | None:
@@ -77,6 +80,8 @@ class Link:
         except ConnectionResetError:
             # The other end left packets of ours unread. What it sent is still there.
             return self.receive()
+        except OSError as error:
+            raise _failure(error) from None
         if not data:
             raise Gone
         descriptors = []
@@ -91,6 +96,12 @@ class Link:
     def close(self) -> None:
         """Drop this process's copy of the end."""
         self._socket.close()
+
+
+def _failure(error: OSError) -> HandoffError:
+    if error.errno == errno.EBADF:
+        return HandoffError("expected an open channel, got a closed one")
+    return HandoffError(f"expected a socket that works, got {error.strerror}")
 
 
 def is_hung_up(link: Link) -> bool:

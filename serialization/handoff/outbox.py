@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import gc
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -32,10 +34,14 @@ from omniwire.serialization.handoff.packets import (
     pack_part,
 )
 from omniwire.serialization.handoff.pool import BOOKS, Pool
-from omniwire.serialization.handoff.waiting import Steps, Wait
+from omniwire.serialization.handoff.waiting import POLL_AGAIN_S, Steps, Wait
 
 _MAX_INLINE_BYTES: Final = 32 * 1024
 """A header up to this size goes through the socket, a larger one through the arena."""
+
+
+_PATIENCE_S: Final = 0.05
+"""Who has waited so long for memory has garbage collected, here and by the readers, once."""
 
 
 class Outbox:
@@ -260,23 +266,29 @@ def allocating(pool: Pool, sizes: list[int], outboxes: list[Outbox]) -> Steps[li
     slots = pool.allocate(sizes) if sizes else []
     if slots is not None:
         return slots
-    pool.begin_waiting()
+    ticket = pool.begin_waiting()
+    may_collect = True
     try:
-        for outbox in outboxes:
-            outbox.ask_to_collect()
-        while (slots := pool.allocate(sizes)) is None:
+        while (slots := pool.allocate(sizes, ticket)) is None:
             for outbox in outboxes:
                 outbox.check_reader()
             closings = [waited for outbox in outboxes for waited in outbox.waits_for_reader()]
+            begin = time.monotonic()
             yield Wait(
                 lambda: arena_full(pool, sum(sizes)),
                 readable=(*closings, *pool.watched()),
                 hung_up=[outbox.link for outbox in outboxes],
+                at_most_s=_PATIENCE_S if may_collect else POLL_AGAIN_S,
             )
             pool.clear_event()
+            if may_collect and time.monotonic() - begin >= _PATIENCE_S:
+                may_collect = False
+                gc.collect()  # cycles may hold slots, here or at a reader
+                for outbox in outboxes:
+                    outbox.ask_to_collect()
         return slots
     finally:
-        pool.end_waiting()
+        pool.end_waiting(ticket)
 
 
 def arena_full(pool: Pool, wanted: int) -> ArenaFull:

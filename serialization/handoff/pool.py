@@ -1,7 +1,6 @@
 """A pool: the arenas that one end of a channel sends from."""
 
 import collections
-import gc
 import os
 import threading
 import time
@@ -41,14 +40,19 @@ class Pool:
         self.event = new_event()
         self._pid = os.getpid()
         self._dropped: collections.deque[Hold] = collections.deque()
-        self._num_waiting = 0
+        self._waiting: list[object] = []  # the first has waited for longest
         self._empty_since: dict[int, float] = {}
 
-    def allocate(self, sizes: Sequence[int]) -> list[Slot] | None:
+    def allocate(self, sizes: Sequence[int], ticket: object = None) -> list[Slot] | None:
         """Slots of these sizes, multiples of 64 and > 0, all or none; each with one hold.
 
+        Args:
+            sizes: Their sizes.
+            ticket: What `begin_waiting` returned, for who waits.
+
         Returns:
-            The slots, or None if some reader or this process has to release others first.
+            The slots, or None if some reader or this process has to release others first, or
+            others wait for longer.
 
         Raises:
             ArenaFull: They can never fit.
@@ -57,29 +61,39 @@ class Pool:
         if rest > self.max_bytes:
             expected = f"expected at most {self.max_bytes} bytes at once, the bound of this channel"
             raise ArenaFull(f"{expected}, got {rest}")
-        slots: list[Slot] = []
         with BOOKS:
             self._collect()
-            for size in sizes:
-                slot = self._find(size) or self._grow(size, rest, first=not slots)
-                if slot is None:
-                    break
-                slots.append(slot)
-                rest -= size
-            else:
+            if self._waiting and self._waiting[0] is not ticket:
+                return None
+            slots = self._allocate(sizes)
+            if slots is not None:
                 return slots
-            for slot in slots:
-                slot.release()
             if all(arena.is_empty for arena in self.arenas.values()):
                 expected = f"expected slots of {sum(sizes)} bytes to fit an empty pool"
                 raise ArenaFull(f"{expected} of {self.max_bytes}, got too many or too large pieces")
         return None
 
+    def _allocate(self, sizes: Sequence[int]) -> list[Slot] | None:
+        rest = sum(sizes)
+        slots: list[Slot] = []
+        try:
+            for size in sizes:
+                slot = self._find(size) or self._grow(size, rest, first=not slots)
+                if slot is None:
+                    return None
+                slots.append(slot)
+                rest -= size
+            complete, slots = slots, []
+            return complete
+        finally:
+            for slot in slots:
+                slot.release()
+
     def drop(self, hold: Hold) -> None:
         """Give up a hold of this process. Takes no lock, as `ReaderLedger.release`."""
         if os.getpid() == self._pid:
             self._dropped.append(hold)
-            if self._num_waiting:
+            if self._waiting:
                 signal_event(self.event.number)
 
     def locate(self, address: int, size: int) -> tuple[Slot, int] | None:
@@ -88,33 +102,41 @@ class Pool:
             for arena in self.arenas.values():
                 offset = address - arena.mapping.address
                 if offset >= 0 and offset + size <= arena.size:
-                    for start, slot in arena.owned.items():
-                        if start <= offset and offset + size <= start + slot.size:
-                            slot.holds += 1
-                            return slot, offset
+                    slot = arena.owner_of(offset)
+                    if slot is None:
+                        return None
+                    slot.holds += 1
+                    return slot, offset
         return None
 
-    def begin_waiting(self) -> None:
-        """Ask readers to signal when they release something, and drop own cyclic garbage."""
+    def begin_waiting(self) -> object:
+        """Queue up for memory; readers signal what they release from now on.
+
+        Returns:
+            A ticket for `allocate` and `end_waiting`.
+        """
         self.clear_event()
+        ticket = object()
         with BOOKS:
-            self._num_waiting += 1
+            self._waiting.append(ticket)
             for ledger in self.ledgers:
                 ledger.set_flag(WAITING, on=True)
-        gc.collect()
+        return ticket
 
     def clear_event(self) -> None:
         """Forget past signals; to be followed by looking whether there is free memory."""
         for event in {self.event, *[ledger.event for ledger in self.ledgers]}:
             clear_event(event.number)
 
-    def end_waiting(self) -> None:
-        """The opposite of `begin_waiting`."""
+    def end_waiting(self, ticket: object) -> None:
+        """Leave the queue; the next in it may try."""
         with BOOKS:
-            self._num_waiting -= 1
-            if not self._num_waiting:
-                for ledger in self.ledgers:
-                    ledger.set_flag(WAITING, on=False)
+            self._waiting.remove(ticket)
+            if self._waiting:
+                signal_event(self.event.number)
+                return
+            for ledger in self.ledgers:
+                ledger.set_flag(WAITING, on=False)
 
     def watched(self) -> Iterator[int]:
         """Descriptors that become readable when there may be more free memory."""
@@ -138,7 +160,7 @@ class Pool:
             dropped.popleft().release()
         for ledger in self.ledgers:
             ledger.collect()
-            if len(ledger) and (self._num_waiting or ledger.is_retired):
+            if len(ledger) and (self._waiting or ledger.is_retired):
                 ledger.collect_if_dead()
         if len(self.ledgers) > 1:
             self.ledgers = [each for each in self.ledgers if len(each) or not each.is_retired]

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from omniwire.contracts.checks import raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import HandoffError, Problem
+from omniwire.serialization.handoff.descriptors import limit_named
 
 Result = TypeVar("Result")
 
@@ -39,6 +40,7 @@ class Wait(NamedTuple):
         readable: Descriptors to become readable, or to be at their end.
         writable: Descriptors to become writable.
         hung_up: Sockets to lose their other end.
+        at_most_s: Seconds after which to go on in any case.
         error: What to raise when there is no time left.
     """
 
@@ -46,6 +48,7 @@ class Wait(NamedTuple):
     readable: Iterable[int | HasDescriptor] = ()
     writable: Iterable[int | HasDescriptor] = ()
     hung_up: Iterable[int | HasDescriptor] = ()
+    at_most_s: float = POLL_AGAIN_S
 
     def events(self) -> list[tuple[int, int]]:
         """Every open descriptor with its events, which `poll` and `epoll` number alike."""
@@ -88,7 +91,7 @@ def run(steps: Steps[Result], timeout: Timeout) -> Result:
             poll = select.poll()
             for number, mask in wait.events():
                 poll.register(number, mask)
-            poll.poll(math.ceil(min(left, POLL_AGAIN_S) * 1000))
+            poll.poll(math.ceil(min(left, wait.at_most_s) * 1000))
             wait = next(steps)
     except StopIteration as stop:
         result: Result = stop.value
@@ -132,12 +135,12 @@ async def _any_event(wait: Wait) -> None:
     loop = asyncio.get_running_loop()
     happened = asyncio.Event()
     # A descriptor of its own: the loop knows each one once, but several tasks may wait for it.
-    with select.epoll() as epoll:
+    with limit_named(), select.epoll() as epoll:
         for number, mask in wait.events():
             epoll.register(number, mask)
         loop.add_reader(epoll.fileno(), happened.set)
         try:
-            async with asyncio.timeout(POLL_AGAIN_S):
+            async with asyncio.timeout(wait.at_most_s):
                 await happened.wait()
         except TimeoutError:
             return
