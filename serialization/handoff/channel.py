@@ -28,12 +28,12 @@ from omniwire.serialization.handoff.descriptors import (
 )
 from omniwire.serialization.handoff.empty import check_shape, check_shareable, new_tensor
 from omniwire.serialization.handoff.inbox import Inbox
-from omniwire.serialization.handoff.ledger import CLOSED, has_ended
+from omniwire.serialization.handoff.ledger import BOOKS, CLOSED, has_ended
 from omniwire.serialization.handoff.link import Gone, Link, check_user
 from omniwire.serialization.handoff.outbox import Outbox
 from omniwire.serialization.handoff.outgoing import Outgoing
 from omniwire.serialization.handoff.packets import Hello
-from omniwire.serialization.handoff.pool import BOOKS, Pool
+from omniwire.serialization.handoff.pool import Pool
 from omniwire.serialization.handoff.sources import SlotSource
 from omniwire.serialization.handoff.waiting import (
     HasDescriptor,
@@ -178,11 +178,22 @@ class Channel:
             PeerClosed: No process holds the other end any more.
             PeerDied: The process at the other end ended without closing it.
         """
-        run(self._sending(obj), timeout)
+        check_timeout(timeout)
+        outbox, message = self._started(), Outgoing(obj)
+        try:
+            if not self._send_now(outbox, message):
+                run(self._guarded_steps(outbox.sending(message)), timeout)
+        finally:
+            message.release(outbox.pool)
 
     async def asend(self, obj: object) -> None:
         """As `send`, without blocking the event loop while it waits. May be canceled."""
-        await run_async(self._sending(obj))
+        outbox, message = self._started(), Outgoing(obj)
+        try:
+            if not self._send_now(outbox, message):
+                await run_async(self._guarded_steps(outbox.sending(message)))
+        finally:
+            message.release(outbox.pool)
 
     def recv(self, timeout: Timeout = None) -> Any:
         """Receive the next object.
@@ -203,7 +214,12 @@ class Channel:
             PeerDied: The process at the other end ended without closing it, and all it sent
                 was received.
         """
-        return self._inbox.open(run(self._receiving_one(), timeout))
+        check_timeout(timeout)
+        self._started()
+        packed = self._next()
+        if packed is None:
+            packed = run(self._receiving_one(), timeout)
+        return self._inbox.open(packed)
 
     async def arecv(self) -> Any:
         """As `recv`, without blocking the event loop while it waits. May be canceled."""
@@ -392,13 +408,11 @@ class Channel:
                     raise self._gone() from None
         return self._peer is not None
 
-    def _sending(self, obj: object) -> Steps[None]:
-        outbox = self._started()
-        message = Outgoing(obj)
+    def _send_now(self, outbox: Outbox, message: Outgoing) -> bool:
         try:
-            yield from self._guarded_steps(outbox.sending(message))
-        finally:
-            message.release(outbox.pool)
+            return outbox.send_now(message)
+        except Gone:
+            raise self._gone() from None
 
     def _guarded_steps(self, steps: Steps[Any]) -> Steps[Any]:
         """The same steps, failing with what the channel knows of the peer, or its own closing."""

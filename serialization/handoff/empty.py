@@ -12,8 +12,8 @@ from omniwire.contracts.errors import Problem
 from omniwire.contracts.tensors import tensor_problem
 from omniwire.serialization.buffer_writer import align
 from omniwire.serialization.handoff.lease import OwnHold, own_bytes, slot_bytes
+from omniwire.serialization.handoff.ledger import BOOKS
 from omniwire.serialization.handoff.outbox import Outbox, allocating
-from omniwire.serialization.handoff.pool import BOOKS
 from omniwire.serialization.handoff.sources import as_tensor
 from omniwire.serialization.handoff.waiting import Steps
 

@@ -25,6 +25,7 @@ from omniwire.serialization.handoff.packets import (
     PART_LAST,
     PART_STOPPED,
     Hello,
+    Message,
     Ref,
     unpack_arena,
     unpack_drop,
@@ -95,9 +96,12 @@ class Inbox:
         """
         if isinstance(packed, bytearray):
             return self._open_whole(packed)
+        message = unpack_message(packed)
+        if not message.refs:
+            return decode_frames([message.header], _LIMITS)
         leases = _Leases(self)
         try:
-            return leases.decode(packed)
+            return leases.decode(message)
         except (DecodeError, HandoffError):
             leases.release()
             raise
@@ -109,7 +113,7 @@ class Inbox:
             if isinstance(packed, bytes):
                 leases = _Leases(self)
                 try:
-                    leases.read(packed)
+                    leases.take(unpack_message(packed))
                 except HandoffError:
                     continue
                 finally:
@@ -205,13 +209,12 @@ class _Leases:
         self._inbox = inbox
         self._by_cell: dict[int, Lease] = {}
 
-    def read(self, packed: bytes | memoryview) -> tuple[int, list[Ref], memoryview]:
-        """The message's frames, references and header; each slot it refers to is leased.
+    def take(self, message: Message) -> Message:
+        """Lease every slot that a message refers to; of one that is outside, get the rest.
 
         Raises:
             HandoffError: A reference is forged or stale.
         """
-        message = unpack_message(packed)
         ledger = self._inbox.ledger
         assert ledger is not None
         for ref in message.refs:
@@ -219,14 +222,13 @@ class _Leases:
                 raise HandoffError(f"expected a cell of the ledger, got {ref.cell}")
             if ref.cell not in self._by_cell:
                 self._by_cell[ref.cell] = Lease(ledger, ref.cell, ref.value)
-        if message.is_outside and len(message.refs) == 1:
-            content = bytes(self.content(message.refs[0]))
-            inner = unpack_message(content)
+        if not message.is_outside:
+            return message
+        if len(message.refs) == 1:
+            inner = unpack_message(bytes(self.content(message.refs[0])))
             if not inner.is_outside:
-                return self.read(content)
-        if message.is_outside:
-            raise HandoffError("expected one reference to the rest of a message, got others")
-        return message.num_frames, message.refs, message.header
+                return self.take(inner)
+        raise HandoffError("expected one reference to the rest of a message, got others")
 
     def content(self, ref: Ref) -> SlotBytes:
         """The bytes that a reference stands for.
@@ -244,11 +246,11 @@ class _Leases:
             raise HandoffError(f"{expected}, got a stale reference to generation {ref.generation}")
         return slot_bytes(mapping, ref.offset, ref.size, self._by_cell[ref.cell])
 
-    def decode(self, packed: bytes) -> Any:
+    def decode(self, message: Message) -> Any:
         """The object of a message, whose tensors keep the leases."""
-        num_frames, refs, header = self.read(packed)
-        contents = list(map(self.content, refs))
-        handles = contents[num_frames:]
+        message = self.take(message)
+        contents = list(map(self.content, message.refs))
+        handles = contents[message.num_frames :]
 
         def attach_handle(handle: TensorHandle) -> TensorHandle:
             payload = handle.payload
@@ -263,8 +265,8 @@ class _Leases:
             source = SlotSource(as_tensor(content, handle.dtype, handle.shape))
             return TensorHandle(handle.kind, handle.dtype, handle.shape, source)
 
-        frames = [content.data for content in contents[:num_frames]]
-        return decode_frames([header, *frames], _LIMITS, attach=attach_handle)
+        frames = [content.data for content in contents[: message.num_frames]]
+        return decode_frames([message.header, *frames], _LIMITS, attach=attach_handle)
 
     def release(self) -> None:
         """Give everything back: no view of it is left."""

@@ -38,6 +38,13 @@ _NEVER: Final = 2  # a cell never has this value
 _FEW: Final = 8
 _FENCE: Final = threading.Lock()
 
+BOOKS: Final = threading.RLock()
+"""Guards the books of every pool and ledger of this process; held for microseconds.
+
+One lock, since a slot may be held through the ledgers of several channels. Finalizers, which
+may run while it is held, never take it.
+"""
+
 
 class Hold(Protocol):
     """What is kept for a reader."""
@@ -54,7 +61,6 @@ class Ledger:
 
     Attributes:
         event: Signaled when a slot is free again while the sender waits; also the reader's.
-        reader: Becomes readable when the reader's process ends; None before its hello.
         is_retired: Whether the sender's end is closed, so that nothing new is held.
     """
 
@@ -62,7 +68,8 @@ class Ledger:
         self.event = event
         self.descriptor = new_shared_file(LEDGER_BYTES)
         self.memory = mmap.mmap(self.descriptor.number, LEDGER_BYTES)
-        self.reader: Descriptor | None = None
+        self._reader: Descriptor | None = None
+        self._poll = select.poll()
         self.is_retired = False
         self._busy: dict[int, tuple[Hold, int, int]] = {}  # cell -> hold, value, message
         self._free = list(range(NUM_CELLS - 1, -1, -1))
@@ -73,6 +80,25 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._busy)
+
+    @property
+    def reader(self) -> Descriptor | None:
+        """Becomes readable when the reader's process ends; None before its hello."""
+        return self._reader
+
+    @reader.setter
+    def reader(self, process: Descriptor | None) -> None:
+        if self._reader is None and process is not None:
+            self._poll.register(process, select.POLLIN)
+        self._reader = process
+
+    def has_lost_reader(self) -> bool:
+        """Whether the reader's process has ended; what it held is released."""
+        if not self._poll.poll(0):
+            return False
+        with BOOKS:
+            self.collect_all()
+        return True
 
     @property
     def num_free_cells(self) -> int:
@@ -128,13 +154,6 @@ class Ledger:
         unread = [cell for cell, (_, _, message) in self._busy.items() if message >= received]
         for cell in unread:
             self._forget(cell).release()
-
-    def collect_if_dead(self) -> bool:
-        """Release everything if the reader's process has ended; whether it has."""
-        if self.reader is None or not has_ended(self.reader):
-            return False
-        self.collect_all()
-        return True
 
     def collect_all(self) -> None:
         """Release everything, for a reader that is gone."""

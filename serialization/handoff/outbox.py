@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from omniwire.contracts.errors import ArenaFull, HandoffTimeout
-from omniwire.serialization.buffer_writer import align
 from omniwire.serialization.handoff.arena import Arena, Slot
 from omniwire.serialization.handoff.descriptors import Descriptor, own_pidfd
-from omniwire.serialization.handoff.ledger import WAITING, Ledger
+from omniwire.serialization.handoff.ledger import BOOKS, WAITING, Ledger
 from omniwire.serialization.handoff.link import Gone, Link, is_hung_up
 from omniwire.serialization.handoff.outgoing import Outgoing
 from omniwire.serialization.handoff.packets import (
@@ -25,7 +24,6 @@ from omniwire.serialization.handoff.packets import (
     PART_STOPPED,
     NewArena,
     Ref,
-    message_bytes,
     pack_arena,
     pack_collect,
     pack_drop,
@@ -33,12 +31,8 @@ from omniwire.serialization.handoff.packets import (
     pack_message,
     pack_part,
 )
-from omniwire.serialization.handoff.pool import BOOKS, Pool
+from omniwire.serialization.handoff.pool import Pool
 from omniwire.serialization.handoff.waiting import POLL_AGAIN_S, Steps, Wait
-
-_MAX_INLINE_BYTES: Final = 32 * 1024
-"""A header up to this size goes through the socket, a larger one through the arena."""
-
 
 _PATIENCE_S: Final = 0.05
 """Who has waited so long for memory has garbage collected, here and by the readers, once."""
@@ -74,22 +68,33 @@ class Outbox:
         process.close()
         self.ledger.descriptor.close()
 
-    def sending(self, message: Outgoing) -> Steps[None]:
-        """Place and post a message."""
-        message.locate([self.pool])
-        if (yield from placing(message, self.pool, [self])):
-            yield from self.posting(message)
-        else:
-            yield from self.posting_whole(message)
-
-    def posting(self, message: Outgoing) -> Steps[None]:
-        """Send a message that lies in slots to the reader, who may hold them from now on.
+    def send_now(self, message: Outgoing) -> bool:
+        """Send a message if nothing has to be waited for; whether it was sent.
 
         Raises:
             Gone: The reader is.
         """
-        outside = message.outsides.pop() if message.outsides else None
-        while (wait := self._try_post(message, outside)) is not None:
+        message.locate([self.pool])
+        return try_placing(message, self.pool) and self._try_post(message, 0) is None
+
+    def sending(self, message: Outgoing) -> Steps[None]:
+        """Send a message that `send_now` did not."""
+        if message.is_placed or (yield from placing(message, self.pool, [self])):
+            yield from self.posting(message, 0)
+        else:
+            yield from self.posting_whole(message)
+
+    def posting(self, message: Outgoing, number: int) -> Steps[None]:
+        """Send a message that is placed to the reader, who may hold its slots from now on.
+
+        Args:
+            message: The message.
+            number: Which of its readers this is.
+
+        Raises:
+            Gone: The reader is.
+        """
+        while (wait := self._try_post(message, number)) is not None:
             yield wait
 
     def ask_to_collect(self) -> None:
@@ -103,9 +108,8 @@ class Outbox:
         Raises:
             Gone: It is not.
         """
-        with BOOKS:
-            if self.ledger.collect_if_dead():
-                raise Gone
+        if self.ledger.has_lost_reader():
+            raise Gone
         if is_hung_up(self._link):
             with BOOKS:
                 self.ledger.collect_unreceived()
@@ -127,20 +131,25 @@ class Outbox:
         with self._lock:
             self._send_drops()
 
-    def _try_post(self, message: Outgoing, outside: Slot | None) -> Wait | None:
+    def _try_post(self, message: Outgoing, number: int) -> Wait | None:
         """Send a message, or say what to wait for before trying again."""
-        slots = {place.slot for place in message.places}
-        if outside is not None:
-            slots.add(outside)
         with self._lock:
-            return self._post(message, slots, outside)
+            if not (self._send_stops() and self._send_drops()):
+                return self._wait_for_room()
+            if self.ledger.has_lost_reader():
+                raise Gone
+            if message.places or message.outsides:
+                return self._post_slots(message, message.outsides[number : number + 1])
+            if not self._link.send(pack_message([], 0, message.header)):
+                return self._wait_for_room()
+            self._num_messages += 1
+        return None
 
-    def _post(self, message: Outgoing, slots: set[Slot], outside: Slot | None) -> Wait | None:
-        if not (self._send_stops() and self._send_drops() and self._announce(slots)):
+    def _post_slots(self, message: Outgoing, outside: list[Slot]) -> Wait | None:
+        slots = {*[place.slot for place in message.places], *outside}
+        if not self._announce(slots):
             return self._wait_for_room()
         with BOOKS:
-            if self.ledger.collect_if_dead():
-                raise Gone
             if self.ledger.num_free_cells < len(slots):
                 return self._wait_for_cells()
             cells = {}
@@ -149,9 +158,9 @@ class Outbox:
                 cells[slot] = self.ledger.hold(slot, self._num_messages)
         refs = [_ref(slot, cells[slot], offset, size) for slot, offset, size in message.places]
         packet = pack_message(refs, message.num_frames, message.header)
-        if outside is not None:
-            ctypes.memmove(outside.arena.mapping.address + outside.offset, packet, len(packet))
-            ref = _ref(outside, cells[outside], outside.offset, len(packet))
+        for slot in outside:
+            ctypes.memmove(slot.arena.mapping.address + slot.offset, packet, len(packet))
+            ref = _ref(slot, cells[slot], slot.offset, len(packet))
             packet = pack_message([ref], 0, b"", outside=True)
         sent = False
         try:
@@ -185,9 +194,8 @@ class Outbox:
         self.copied_bytes += message.copied_bytes
 
     def _try_send(self, packet: bytes) -> bool:
-        with BOOKS:
-            if self.ledger.collect_if_dead():
-                raise Gone
+        if self.ledger.has_lost_reader():
+            raise Gone
         with self._lock:
             return self._send_stops() and self._link.send(packet)
 
@@ -239,20 +247,28 @@ class Outbox:
         )
 
 
+def try_placing(message: Outgoing, pool: Pool, num_readers: int = 1, ticket: object = None) -> bool:
+    """Put a message into slots of a pool, if they are free; whether they are."""
+    sizes = message.sizes(num_readers)
+    try:
+        slots = pool.allocate(sizes, ticket) if sizes else []
+    except ArenaFull:
+        return False
+    if slots is not None:
+        message.place(slots)
+    return slots is not None
+
+
 def placing(message: Outgoing, pool: Pool, outboxes: list[Outbox]) -> Steps[bool]:
     """Put a message into slots of a pool, waiting for readers to release some if need be.
 
     Returns:
         False if it is too large for the pool, and nothing was placed.
     """
-    sizes = message.sizes()
-    header_bytes = message_bytes(message.num_places, message.header)
-    num_outside = len(outboxes) if header_bytes > _MAX_INLINE_BYTES else 0
     try:
-        slots = yield from allocating(pool, sizes + [align(header_bytes)] * num_outside, outboxes)
+        message.place((yield from allocating(pool, message.sizes(len(outboxes)), outboxes)))
     except ArenaFull:
         return False
-    message.place(slots, num_outside)
     return True
 
 

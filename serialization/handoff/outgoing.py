@@ -10,9 +10,12 @@ from omniwire.serialization.buffer_writer import BufferWriter, FramePlan, Piece,
 from omniwire.serialization.codec import encode_header
 from omniwire.serialization.converter import DETACH
 from omniwire.serialization.handoff.arena import Slot
-from omniwire.serialization.handoff.packets import pack_message
+from omniwire.serialization.handoff.packets import message_bytes, pack_message
 from omniwire.serialization.handoff.pool import Pool
 from omniwire.serialization.handoff.sources import SlotSource
+
+_MAX_INLINE_BYTES: Final = 32 * 1024
+"""A header up to this size goes through the socket, a larger one through the arena."""
 
 HANDLE_PAYLOAD: Final = b"omniwire:slot:"
 """Starts the payload of a handle on its way; its number among the message's handles follows."""
@@ -32,6 +35,7 @@ class Outgoing:
     Attributes:
         header: Frame 0.
         num_frames: Frames after that; the tensors of handles come after them.
+        is_placed: Whether `place` was called.
         places: Where each of those is, once placed.
         outsides: Slots for the header, one for each reader, if it is too large for a packet.
         copied_bytes: Bytes of tensors that were copied into slots.
@@ -53,6 +57,8 @@ class Outgoing:
         finally:
             DETACH.reset(token)
         self.num_frames = len(self._writer.plans)
+        self._plans = [*self._writer.plans, *self._handles]
+        self.is_placed = False
         self.places: list[Place] = []
         self.outsides: list[Slot] = []
         self.copied_bytes = 0
@@ -62,7 +68,7 @@ class Outgoing:
 
     def locate(self, pools: list[Pool]) -> None:
         """Find the frames that lie in slots of these pools already; they are held from now on."""
-        for index, plan in enumerate(self._plans()):
+        for index, plan in enumerate(self._plans):
             if len(plan.pieces) == 1:
                 _, address, nbytes, _ = plan.pieces[0]
                 for pool in pools:
@@ -72,32 +78,26 @@ class Outgoing:
                         self._located[index] = Place(*found, nbytes)
                         break
 
-    def sizes(self) -> list[int]:
-        """The sizes of the slots that are still needed."""
-        return [
+    def sizes(self, num_readers: int) -> list[int]:
+        """The sizes of the slots that are needed: for frames, and each reader's header."""
+        sizes = [
             align(plan.nbytes)
-            for index, plan in enumerate(self._plans())
+            for index, plan in enumerate(self._plans)
             if index not in self._located
         ]
+        num_bytes = message_bytes(len(self._plans), self.header)
+        if num_bytes > _MAX_INLINE_BYTES:
+            sizes += [align(num_bytes)] * num_readers
+        return sizes
 
-    @property
-    def num_places(self) -> int:
-        """Frames and tensors of handles."""
-        return self.num_frames + len(self._handles)
-
-    def place(self, slots: list[Slot], num_outside: int) -> None:
-        """Copy the other frames into new slots, of the sizes that `sizes` gave.
-
-        Args:
-            slots: The slots.
-            num_outside: How many more there are at the end, for the header.
-        """
+    def place(self, slots: list[Slot]) -> None:
+        """Copy the other frames into new slots, of the sizes that `sizes` gave."""
+        self.is_placed = True
         self._holds += slots
-        self.outsides = slots[len(slots) - num_outside :]
         unused = iter(slots)
-        for index, plan in enumerate(self._plans()):
+        for index, plan in enumerate(self._plans):
             place = self._located.get(index)
-            num_bytes = sum(piece.nbytes for piece in plan.pieces)
+            num_bytes = sum([piece.nbytes for piece in plan.pieces])
             if place is None:
                 slot = next(unused)
                 place = Place(slot, slot.offset, plan.nbytes)
@@ -106,10 +106,11 @@ class Outgoing:
             else:
                 self.in_place_bytes += num_bytes
             self.places.append(place)
+        self.outsides = list(unused)
 
     def whole(self) -> Iterator[bytes | memoryview]:
         """The message as one buffer, for the socket, if it fits no slot."""
-        self.copied_bytes = sum(plan.nbytes for plan in self._plans())
+        self.copied_bytes = sum(plan.nbytes for plan in self._plans)
         if self._handles:
             got = f"{self.copied_bytes}"
             raise ArenaFull(f"expected a message with handles to fit the arena, got {got} bytes")
@@ -117,12 +118,8 @@ class Outgoing:
 
     def release(self, pool: Pool) -> None:
         """Give up this process's holds; readers may have theirs."""
-        holds, self._holds = self._holds, []
-        for slot in holds:
-            pool.drop(slot)
-
-    def _plans(self) -> list[FramePlan]:
-        return [*self._writer.plans, *self._handles] if self._handles else self._writer.plans
+        while self._holds:
+            pool.drop(self._holds.pop())
 
     def _detach(self, handle: TensorHandle) -> TensorHandle:
         source = handle.payload

@@ -2,7 +2,6 @@
 
 import collections
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,17 +9,10 @@ from typing import Final
 from omniwire.contracts.errors import ArenaFull
 from omniwire.serialization.handoff.arena import Arena, Slot, round_to_pages
 from omniwire.serialization.handoff.descriptors import clear_event, new_event, signal_event
-from omniwire.serialization.handoff.ledger import WAITING, Hold, Ledger
+from omniwire.serialization.handoff.ledger import BOOKS, WAITING, Hold, Ledger
 
 IDLE_S: Final = 1.0
 """An arena that the pool grew by is given up after being empty for so long."""
-
-BOOKS: Final = threading.RLock()
-"""Guards the books of every pool and ledger of this process; held for microseconds.
-
-One lock, since a slot may be held through the ledgers of several channels. Finalizers, which
-may run while it is held, never take it.
-"""
 
 
 class Pool:
@@ -161,7 +153,7 @@ class Pool:
         for ledger in self.ledgers:
             ledger.collect()
             if len(ledger) and (self._waiting or ledger.is_retired):
-                ledger.collect_if_dead()
+                ledger.has_lost_reader()
         if len(self.ledgers) > 1:
             self.ledgers = [each for each in self.ledgers if len(each) or not each.is_retired]
         if sum(arena.size for arena in self.arenas.values()) > self.arena_bytes:

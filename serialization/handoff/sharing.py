@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from omniwire.contracts.errors import HandoffError, HandoffTimeout
 from omniwire.contracts.guard import guarded
 from omniwire.serialization.handoff.channel import Channel
+from omniwire.serialization.handoff.ledger import BOOKS
 from omniwire.serialization.handoff.link import Gone
 from omniwire.serialization.handoff.outbox import Outbox, placing
 from omniwire.serialization.handoff.outgoing import Outgoing
-from omniwire.serialization.handoff.pool import BOOKS
 from omniwire.serialization.handoff.waiting import Steps, Timeout, Wait, run
 
 
@@ -78,8 +78,8 @@ def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
                     except Gone:
                         failures[number] = channels[number]._gone()
                         del outboxes[number]
-        for number, outbox in outboxes.items():
-            steps = outbox.posting(message) if placed else outbox.posting_whole(message)
+        for position, (number, outbox) in enumerate(outboxes.items()):
+            steps = outbox.posting(message, position) if placed else outbox.posting_whole(message)
             try:
                 yield from channels[number]._guarded_steps(steps)
             except HandoffError as error:

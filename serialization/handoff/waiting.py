@@ -78,8 +78,7 @@ def run(steps: Steps[Result], timeout: Timeout) -> Result:
     Raises:
         HandoffError: As the operation, or of the kind that it names when there is no time left.
     """
-    if timeout is not None:
-        check_timeout(timeout)
+    check_timeout(timeout)
     deadline = None
     try:
         wait = next(steps)
@@ -106,12 +105,15 @@ def check_timeout(timeout: Timeout) -> None:
     Raises:
         ContractError: It is no number of seconds >= 0.
     """
-    problem = None
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, float | int)):
-        problem = Problem(("timeout",), "type", "a number of seconds or None", describe(timeout))
-    elif timeout is not None and not timeout >= 0:
-        problem = Problem(("timeout",), "range", "a number of seconds >= 0", describe(timeout))
-    raise_problems("channel", [] if problem is None else [problem])
+    if timeout is None:
+        return
+    path, got = ("timeout",), describe(timeout)
+    problems = []
+    if isinstance(timeout, bool) or not isinstance(timeout, float | int):
+        problems.append(Problem(path, "type", "a number of seconds or None", got))
+    elif not timeout >= 0:
+        problems.append(Problem(path, "range", "a number of seconds >= 0", got))
+    raise_problems("channel", problems)
 
 
 async def run_async(steps: Steps[Result]) -> Result:
