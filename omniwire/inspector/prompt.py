@@ -5,24 +5,30 @@ from itertools import groupby
 from string import ascii_letters, digits
 from typing import Final
 
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from omniwire.inspector.item_table import (
+    COLUMNS,
+    cells,
+    chosen_items,
+    faulty_items,
+    filled_columns,
+    modality_numbers,
+)
 from omniwire.inspector.items import Item, Items
 from omniwire.inspector.source import Finding
 from omniwire.inspector.strip import Cell, Strip, strip_of
-from omniwire.inspector.text import counted, shown_name
+from omniwire.inspector.text import counted
 
 _MAX_ROWS: Final = 100
-_NUM_FIRST_ROWS: Final = 60
-_NUM_LAST_ROWS: Final = 20
-_MAX_FAULTY_ROWS: Final = 20
+_NUMBER: Final = 0
+_ITEM: Final = 1
+_POSITION: Final = 2
 
 _MAX_LINES: Final = 12
 _MAX_CELLS_PER_LINE: Final = 64
-
-_NUM_HASHdigits: Final = 8
 
 _TEXT: Final = "."
 _MANY: Final = "+"
@@ -37,21 +43,6 @@ _MODALITY_STYLES: Final = ("cyan", "yellow", "green", "blue", "magenta")
 _PER_ITEM: Final = frozenset(("multimodal_positions", "multimodal_embedding"))
 """Fields after which a problem's path has the index of the item at fault."""
 
-_MARK: Final = 0
-_ITEM: Final = 2
-_COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
-    ("", "left"),
-    ("\n#", "right"),
-    ("\nitem", "left"),
-    ("prompt\nposition", "right"),
-    ("prompt\ntokens", "right"),
-    ("\nruns", "right"),
-    ("encoder\ntokens", "right"),
-    ("embedding\nrows", "right"),
-    ("\nhash", "left"),
-    ("\nuuid", "left"),
-)
-
 
 def items_table(items: Items, findings: Sequence[Finding]) -> Table:
     """A row for each item in prompt order; of many, the first, the last and those at fault.
@@ -61,23 +52,27 @@ def items_table(items: Items, findings: Sequence[Finding]) -> Table:
         findings: What is wrong; items at fault are red.
     """
     styles = _item_styles(items.rows)
-    faulty = _faulty_items(findings)
-    cells = {item.index: _cells(item) for item in _shown_items(items.rows, faulty)}
-    # A column without anything in it is left out.
-    columns = [index for index in range(len(_COLUMNS)) if any(row[index] for row in cells.values())]
-    gap_column = _ITEM if _ITEM in columns else 1
+    faulty = faulty_items(findings)
+    rows = {item.index: cells(item) for item in chosen_items(items.rows, faulty, _MAX_ROWS)}
+    columns = filled_columns(list(rows.values()))
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    if items.has_positions:
+        table.add_column("")
     for column in columns:
-        title, justify = _COLUMNS[column]
-        table.add_column(title, justify=justify, overflow="fold")
+        title, is_number = COLUMNS[column]
+        lines = title.replace(" ", "\n") if " " in title else f"\n{title}"
+        table.add_column(lines, justify="right" if is_number else "left", overflow="fold")
+    gap_column = _ITEM if _ITEM in columns else _NUMBER
     past = 0
-    for index, row in cells.items():
+    for index, row in rows.items():
         if index > past:
             gap = Text(f"... {index - past:,} more", "dim")
-            table.add_row(*(gap if column == gap_column else "" for column in columns))
+            gaps = [gap if column == gap_column else "" for column in columns]
+            table.add_row(*([""] if items.has_positions else []), *gaps)
         style = "red" if index in faulty else styles[index]
-        for_item = {_MARK: style, _ITEM: style}
-        table.add_row(*(Text(row[column], for_item.get(column, "")) for column in columns))
+        mark = Text(_mark(index) if row[_POSITION] else "", style)
+        texts = [Text(row[column], style if column == _ITEM else "") for column in columns]
+        table.add_row(*([mark] if items.has_positions else []), *texts)
         past = index + 1
     return table
 
@@ -148,51 +143,7 @@ def _mark(index: int) -> str:
     return ascii_letters[index % len(ascii_letters)]
 
 
-def _shown_items(rows: tuple[Item, ...], faulty: set[int]) -> list[Item]:
-    if len(rows) <= _MAX_ROWS:
-        return list(rows)
-    chosen = {*range(_NUM_FIRST_ROWS), *range(len(rows) - _NUM_LAST_ROWS, len(rows))}
-    chosen.update(sorted(faulty.intersection(range(len(rows))) - chosen)[:_MAX_FAULTY_ROWS])
-    return [rows[index] for index in sorted(chosen)]
-
-
-def _cells(item: Item) -> tuple[str, ...]:
-    """The text of each column; empty where nothing is known."""
-    known = item.prompt_position is not None
-    return (
-        _mark(item.index) if known else "",
-        str(item.index),
-        "" if item.ref is None else f"{item.ref.modality} {item.ref.index}",
-        _number(item.prompt_position),
-        _number(item.num_prompt_tokens),
-        _number(len(item.runs)) if known else "",
-        _number(item.num_encoder_tokens),
-        _number(item.num_embedding_rows),
-        "" if item.hexdigest is None else item.hexdigest[:_NUM_HASHdigits],
-        "" if item.uuid is None else shown_name(item.uuid),
-    )
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
 def _item_styles(rows: tuple[Item, ...]) -> list[str]:
     """A style per item, the same for all of one modality."""
-    by_modality: dict[str, str] = {}
-    styles = []
-    for item in rows:
-        modality = "" if item.ref is None else item.ref.modality
-        style = _MODALITY_STYLES[len(by_modality) % len(_MODALITY_STYLES)]
-        styles.append(by_modality.setdefault(modality, style))
-    return styles
-
-
-def _faulty_items(findings: Sequence[Finding]) -> set[int]:
-    """The prompt-global indices of the items that a problem is about."""
-    paths = [finding.problem.path for finding in findings if finding.problem is not None]
-    return {
-        path[-1]
-        for path in paths
-        if len(path) > 1 and path[-2] in _PER_ITEM and isinstance(path[-1], int)
-    }
+    numbers = modality_numbers(rows)
+    return [_MODALITY_STYLES[number % len(_MODALITY_STYLES)] for number in numbers]

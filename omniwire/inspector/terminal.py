@@ -3,32 +3,24 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-import torch
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from omniwire.contracts.errors import Path
-from omniwire.inspector.fields import num_bytes, summary, tensors
+from omniwire.inspector.fields import summary
 from omniwire.inspector.items import items_of
 from omniwire.inspector.prompt import items_table, print_strip
+from omniwire.inspector.sizes import figures, size_rows
 from omniwire.inspector.source import Finding, Inspection, shown_path
 from omniwire.inspector.text import counted
-from omniwire.inspector.tree import Node, tree_of
-from omniwire.serialization.layout import LocatedMessage, Placement
+from omniwire.inspector.tree import Faults, Node, tree_of
+from omniwire.serialization.layout import LocatedMessage
 
 _MIN_WIDTH: Final = 40
 _MAX_WIDTH: Final = 120
 _MIN_SUMMARY_WIDTH: Final = 16
 _MAX_FINDINGS: Final = 50
-
-_WHERE: Final = {
-    Placement.INLINE: "inline in the header",
-    Placement.SHARED: "in a shared frame",
-    Placement.OWN: "in own frames",
-}
 
 _GUIDES: Final = ("│ ", "├ ", "└ ")
 _ASCII_GUIDES: Final = ("| ", "|-", "`-")
@@ -83,27 +75,12 @@ def _heading(inspection: Inspection) -> Text:
 
 
 def _sizes_table(message: LocatedMessage) -> Table:
-    counts = dict.fromkeys(Placement, 0)
-    inline_bytes = 0
-    framed: dict[int, int] = {}  # by offset, so that what stands twice counts once
-    for tensor in tensors(message.obj):
-        place = message.place(tensor)
-        counts[place.placement] += 1
-        if place.offset is None:
-            inline_bytes += tensor.nbytes
-        else:
-            framed[place.offset] = tensor.nbytes
-    header = message.frames[0]
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    table.add_row("file", f"{message.num_file_bytes:,}", "bytes")
-    frames = counted(len(message.frames) - 1, "frame")
-    table.add_row("header", f"{header.size:,}", f"at {header.offset:,}, {frames} after it")
-    shares = [f"{count:,} {_WHERE[placement]}" for placement, count in counts.items() if count]
-    size = inline_bytes + sum(framed.values())
-    table.add_row("tensors", f"{size:,}", ", ".join(shares) or "there are none")
+    for row in size_rows(message):
+        table.add_row(*row)
     return table
 
 
@@ -122,9 +99,8 @@ def _print_fields(
 ) -> None:
     """Print the tree of fields, and beside it what takes bytes and where those are."""
     guides = _ASCII_GUIDES if console.options.ascii_only else _GUIDES
-    problems = {finding.problem.path for finding in findings if finding.problem is not None}
     rows = [_Row("", "", Text("field", "bold"), "", ("bytes", "where", "at"))]
-    rows += _Rows(message, problems, guides).of(tree_of(message.obj))
+    rows += _Rows(message, Faults(findings), guides).of(tree_of(message.obj))
     widths = [max(len(row.figures[column]) for row in rows) for column in range(3)]
     tree_width = width - sum(widths) - 2 * len(widths)
     for row in rows:
@@ -145,16 +121,13 @@ class _Rows:
 
     Args:
         message: What the tree is of.
-        problems: The paths of problems.
+        faults: Where problems are.
         guides: What leads past a later part, to a part, and to the last part.
     """
 
-    def __init__(
-        self, message: LocatedMessage, problems: set[Path], guides: tuple[str, ...]
-    ) -> None:
+    def __init__(self, message: LocatedMessage, faults: Faults, guides: tuple[str, ...]) -> None:
         self._message = message
-        self._problems = problems
-        self._above = {path[:end] for path in problems for end in range(len(path))}
+        self._faults = faults
         self._past, self._to_part, self._to_last = guides
 
     def of(self, node: Node, lead: str = "", below: str = "") -> Iterator[_Row]:
@@ -166,9 +139,9 @@ class _Rows:
             below: The guides before everything under it.
         """
         has_parts = bool(node.nodes) or node.num_more > 0
-        name = Text(node.name, "red" if self._is_faulty(node) else "")
+        name = Text(node.name, "red" if self._faults.at(node) else "")
         hang = below + (self._past if has_parts else "  ")
-        yield _Row(lead, hang, name, summary(node.value), self._figures(node.value))
+        yield _Row(lead, hang, name, summary(node.value), figures(self._message, node.value))
         for part in node.nodes:
             is_last = part is node.nodes[-1] and not node.num_more
             guide = self._to_last if is_last else self._to_part
@@ -176,19 +149,6 @@ class _Rows:
         if node.num_more:
             name = Text(f"... {node.num_more:,} more", "dim")
             yield _Row(below + self._to_last, below, name, "", ("", "", ""))
-
-    def _is_faulty(self, node: Node) -> bool:
-        """Whether a problem is here, or under here where the tree does not go."""
-        return node.path in self._problems or (node.path in self._above and not node.nodes)
-
-    def _figures(self, value: object) -> tuple[str, str, str]:
-        size = num_bytes(value)
-        if size is None:
-            return "", "", ""
-        if not isinstance(value, torch.Tensor | np.ndarray):
-            return f"{size:,}", Placement.INLINE.value, ""
-        placement, offset = self._message.place(value)
-        return f"{size:,}", placement.value, "" if offset is None else f"{offset:,}"
 
 
 def _tree_lines(console: Console, row: _Row, width: int) -> list[Text]:

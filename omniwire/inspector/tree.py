@@ -1,6 +1,7 @@
 """The tree of a value's fields, cut to a number of nodes that a person can read."""
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -8,6 +9,7 @@ import attrs
 
 from omniwire.contracts.errors import Path
 from omniwire.inspector.fields import parts
+from omniwire.inspector.source import Finding
 
 MAX_NODES: Final = 400
 MAX_PARTS: Final = 40
@@ -51,3 +53,19 @@ def tree_of(value: object) -> Node:
         node.num_more = sum(1 for _ in every)
         pending.extend(node.nodes)
     return root
+
+
+class Faults:
+    """Where in a tree problems are.
+
+    Args:
+        findings: What is wrong.
+    """
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self._paths = {finding.problem.path for finding in findings if finding.problem is not None}
+        self._above = {path[:end] for path in self._paths for end in range(len(path))}
+
+    def at(self, node: Node) -> bool:
+        """Whether a problem is here, or under here where the tree does not go."""
+        return node.path in self._paths or (node.path in self._above and not node.nodes)
