@@ -6,6 +6,7 @@ from typing import Final
 import click
 
 _SUBCOMMANDS: Final = {
+    "bench": ("omniwire.bench.command", "bench_command"),
     "check": ("omniwire.inspector.command", "check_command"),
     "demo": ("omniwire.demo.command", "demo_command"),
     "inspect": ("omniwire.inspector.command", "inspect_command"),
