@@ -15,6 +15,7 @@ from omniwire.contracts.errors import ContractError, Path, Problem
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.tensors import int_tensor_problem
 
+_FEW_BYTES: Final = 1024  # below, numpy takes longer to start than Python to finish
 _LITTLE_INT32: Final = np.dtype("<i4")
 _EXPECTED_ID: Final = "a token id of 0 to 2147483647"
 _SUBJECT: Final = "TokenIds"
@@ -62,11 +63,14 @@ class TokenIds(Contract, Sequence[int]):
             ContractTypeError: `buffer` is of another type.
             ContractValueError: The length is no multiple of four, or an id is negative.
         """
-        packed = bytes(buffer)
+        return cls._from_packed(bytes(buffer))
+
+    @classmethod
+    def _from_packed(cls, packed: bytes) -> Self:
         problems: list[Problem] = []
         if len(packed) % 4:
             problems.append(Problem((), "count", "a multiple of 4 bytes", f"{len(packed)} bytes"))
-        else:
+        elif len(packed) > _FEW_BYTES or max(packed[3::4], default=0) > 0x7F:  # a sign
             _check_range(np.frombuffer(packed, _LITTLE_INT32), (), problems)
         raise_problems(_SUBJECT, problems)
         return cls._trusted(_packed=packed)

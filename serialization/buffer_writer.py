@@ -80,10 +80,12 @@ class BufferWriter:
 
     Attributes:
         plans: The frames so far, in order.
+        inline_bytes: Bytes of tensors and arrays that are in the header.
     """
 
     def __init__(self) -> None:
         self.plans: list[FramePlan] = []
+        self.inline_bytes = 0
         self._shared: FramePlan | None = None
         self._shared_index = 0
         self._places: dict[Hashable, tuple[int, int]] = {}
@@ -123,6 +125,7 @@ class BufferWriter:
             flat = tensor if plain else contiguous(tensor)
             if nbytes <= MAX_INLINE_BYTES:
                 content = ctypes.string_at(flat.data_ptr(), nbytes)
+                self.inline_bytes += nbytes
                 return ExtType(
                     EXT_TENSOR, SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape) + content
                 )
@@ -144,6 +147,7 @@ class BufferWriter:
         if len(shape) > MAX_DIMS:
             _refuse_shape(array)
         if nbytes <= MAX_INLINE_BYTES:
+            self.inline_bytes += nbytes
             return ExtType(
                 EXT_ARRAY,
                 SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape) + array.tobytes(),

@@ -189,7 +189,7 @@ def _record_name(_: BufferReader, data: bytes) -> RecordName:
 def _token_ids(_: BufferReader, data: bytes) -> TokenIds:
     _check_multiple(data, 4)
     try:
-        return TokenIds.frombytes(data)
+        return TokenIds._from_packed(data)
     except ContractError as error:
         raise DecodeError("expected valid token ids", "contract") from error
 

@@ -37,6 +37,7 @@ def connect(path: str, deadline: float | None) -> socket.socket:
             try:
                 sock.connect(path)
             except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:
+                _is_socket(path)
                 if deadline is not None and time.monotonic() >= deadline:
                     raise HandoffTimeout(
                         f"expected a server at {path} in time, got {error.strerror}"
@@ -88,8 +89,26 @@ def remove(path: str, known: tuple[int, int]) -> None:
             Path(path).unlink()
 
 
+def _is_socket(path: str) -> bool:
+    """Whether there is a socket at a path, as opposed to nothing.
+
+    Raises:
+        HandoffError: There is something else.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISSOCK(mode):
+        raise HandoffError(f"expected a path without a file, or with a socket, got {path}")
+    return True
+
+
 def _check_path(path: str) -> None:
-    size = len(os.fsencode(path))
+    try:
+        size = len(os.fsencode(path))
+    except UnicodeEncodeError:
+        raise HandoffError(f"expected a path that the system can name, got {path!a}") from None
     if not 0 < size <= _MAX_PATH_BYTES or "\0" in path:
         expected = f"expected a path of 1 to {_MAX_PATH_BYTES} bytes without zeros"
         raise HandoffError(f"{expected}, got {size}")
@@ -112,12 +131,8 @@ def _remove_stale(path: str) -> None:
     Raises:
         HandoffError: Somebody does, or the path is something else.
     """
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
+    if not _is_socket(path):
         return
-    if not stat.S_ISSOCK(mode):
-        raise HandoffError(f"expected a path without a file, or with a socket, got {path}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.setblocking(False)
         try:

@@ -51,7 +51,7 @@ class Inbox:
         self.ledger: ReaderLedger | None = None
         self._link = link
         self._greet = greet
-        self._ready: deque[bytes | bytearray] = deque()
+        self._ready: deque[bytes | bytearray | HandoffError] = deque()
         self._arenas: dict[int, Mapping | str] = {}
         self._parts: dict[int, bytearray] = {}
         self._num_received = 0
@@ -63,19 +63,24 @@ class Inbox:
             Gone: The peer is, and every message it sent has been taken.
             HandoffError: The peer sent what no peer should, or a version this end cannot talk to.
         """
-        return self._ready.popleft() if self.peek() else None
+        if not self.peek():
+            return None
+        ready = self._ready.popleft()
+        if isinstance(ready, HandoffError):
+            raise ready
+        return ready
 
     def peek(self) -> bool:
-        """Whether there is a next message; a peer's hello is taken in any case.
+        """Whether `next` has something to return or to raise; a peer's hello is taken anyway.
 
         Raises:
-            HandoffError, Gone: As `next`.
+            Gone: As `next`.
         """
         while not self._ready:
             packet = self._link.receive()
             if packet is None:
                 return False
-            self._take(packet)
+            self._keep(packet)
         return True
 
     def make_room(self) -> None:
@@ -85,7 +90,7 @@ class Inbox:
             Gone: As `next`, but for what has been taken now.
         """
         while (packet := self._link.receive()) is not None:
-            self._take(packet)
+            self._keep(packet)
 
     def open(self, packed: bytes | bytearray) -> Any:
         """Decode a message.
@@ -129,6 +134,13 @@ class Inbox:
         if isinstance(mapping, str):
             raise HandoffError(f"expected a reference to a known arena, got one to {mapping}")
         return mapping
+
+    def _keep(self, packet: Packet) -> None:
+        """Take a packet; what is wrong with it is for `next` to raise."""
+        try:
+            self._take(packet)
+        except HandoffError as error:
+            self._ready.append(error)
 
     def _take(self, packet: Packet) -> None:
         kind = packet.data[0]

@@ -255,7 +255,7 @@ def try_placing(message: Outgoing, pool: Pool, num_readers: int = 1, ticket: obj
     except ArenaFull:
         return False
     if slots is not None:
-        message.place(slots)
+        message.place(slots, pool)
     return slots is not None
 
 
@@ -266,9 +266,10 @@ def placing(message: Outgoing, pool: Pool, outboxes: list[Outbox]) -> Steps[bool
         False if it is too large for the pool, and nothing was placed.
     """
     try:
-        message.place((yield from allocating(pool, message.sizes(len(outboxes)), outboxes)))
+        slots = yield from allocating(pool, message.sizes(len(outboxes)), outboxes)
     except ArenaFull:
         return False
+    message.place(slots, pool)
     return True
 
 

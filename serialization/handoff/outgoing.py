@@ -61,10 +61,10 @@ class Outgoing:
         self.is_placed = False
         self.places: list[Place] = []
         self.outsides: list[Slot] = []
-        self.copied_bytes = 0
+        self.copied_bytes = self._writer.inline_bytes
         self.in_place_bytes = 0
         self._located: dict[int, Place] = {}
-        self._holds: list[Slot] = []
+        self._holds: list[tuple[Pool, Slot]] = []
 
     def locate(self, pools: list[Pool]) -> None:
         """Find the frames that lie in slots of these pools already; they are held from now on."""
@@ -74,7 +74,7 @@ class Outgoing:
                 for pool in pools:
                     found = pool.locate(address, nbytes)
                     if found is not None:
-                        self._holds.append(found[0])
+                        self._holds.append((pool, found[0]))
                         self._located[index] = Place(*found, nbytes)
                         break
 
@@ -90,10 +90,10 @@ class Outgoing:
             sizes += [align(num_bytes)] * num_readers
         return sizes
 
-    def place(self, slots: list[Slot]) -> None:
-        """Copy the other frames into new slots, of the sizes that `sizes` gave."""
+    def place(self, slots: list[Slot], pool: Pool) -> None:
+        """Copy the other frames into new slots of a pool, of the sizes that `sizes` gave."""
         self.is_placed = True
-        self._holds += slots
+        self._holds += [(pool, slot) for slot in slots]
         unused = iter(slots)
         for index, plan in enumerate(self._plans):
             place = self._located.get(index)
@@ -110,16 +110,17 @@ class Outgoing:
 
     def whole(self) -> Iterator[bytes | memoryview]:
         """The message as one buffer, for the socket, if it fits no slot."""
-        self.copied_bytes = sum(plan.nbytes for plan in self._plans)
+        self.copied_bytes += sum(piece.nbytes for plan in self._plans for piece in plan.pieces)
         if self._handles:
             got = f"{self.copied_bytes}"
             raise ArenaFull(f"expected a message with handles to fit the arena, got {got} bytes")
         return blob_parts([pack_message([], 0, self.header), *self._writer.finish()])
 
-    def release(self, pool: Pool) -> None:
+    def release(self) -> None:
         """Give up this process's holds; readers may have theirs."""
         while self._holds:
-            pool.drop(self._holds.pop())
+            pool, slot = self._holds.pop()
+            pool.drop(slot)
 
     def _detach(self, handle: TensorHandle) -> TensorHandle:
         source = handle.payload

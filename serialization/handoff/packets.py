@@ -27,7 +27,7 @@ PART: Final = 6
 
 _MAGIC: Final = b"omnilink"
 _HELLO: Final = struct.Struct("=B7x8sIII")
-_MESSAGE: Final = struct.Struct("=BBHI")
+_MESSAGE: Final = struct.Struct("=BB2xII")
 _ARENA: Final = struct.Struct("=B3xIQ")
 _DROP: Final = struct.Struct("=B3xI")
 _PART: Final = struct.Struct("=BBHI")

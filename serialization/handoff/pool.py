@@ -24,8 +24,8 @@ class Pool:
     """
 
     def __init__(self, arena_bytes: int, max_bytes: int) -> None:
-        self.arena_bytes = round_to_pages(arena_bytes)
-        self.max_bytes = max(round_to_pages(max_bytes), self.arena_bytes)
+        self.max_bytes = round_to_pages(max_bytes)
+        self.arena_bytes = min(round_to_pages(arena_bytes), self.max_bytes)
         self.arenas: dict[int, Arena] = {}
         self.ledgers: list[Ledger] = []
         """Those through which readers may hold slots of this pool."""

@@ -1,5 +1,6 @@
 """`ChannelServer`: where processes connect that this one did not start."""
 
+import contextlib
 import os
 from typing import Self
 
@@ -8,6 +9,7 @@ from omniwire.contracts.guard import guarded
 from omniwire.serialization.handoff import address
 from omniwire.serialization.handoff.channel import ARENA_BYTES, MAX_BYTES, Channel, check_sizes
 from omniwire.serialization.handoff.descriptors import limit_named
+from omniwire.serialization.handoff.end import End
 from omniwire.serialization.handoff.link import check_user
 from omniwire.serialization.handoff.waiting import HasDescriptor, Steps, Timeout, Wait, run
 
@@ -37,8 +39,9 @@ class ChannelServer:
     ) -> None:
         check_sizes(arena_bytes, max_bytes)
         self.path = os.fspath(path)
+        self._absolute = os.path.abspath(self.path)  # noqa: PTH100  # of a path that may be bad
         self._sizes = (arena_bytes, max_bytes)
-        self._greeted: list[Channel] = []  # those whose peer has not said hello yet
+        self._greeted: list[End] = []  # those whose peer has not said hello yet
         self._pid = os.getpid()
         with limit_named():
             self._socket = address.listen(self.path)
@@ -61,9 +64,9 @@ class ChannelServer:
         if self._socket.fileno() < 0:
             return
         if self._pid == os.getpid():
-            address.remove(self.path, self._identity)
-            for channel in self._greeted:
-                channel.close()
+            address.remove(self._absolute, self._identity)
+            for end in self._greeted:
+                end.close()
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -77,13 +80,13 @@ class ChannelServer:
             if self._socket.fileno() < 0:
                 raise HandoffError("expected a listening server, got a closed one")
             self._greet()
-            for channel in list(self._greeted):
-                if self._has_met(channel):
-                    self._greeted.remove(channel)
-                    return channel
+            for end in list(self._greeted):
+                if self._has_met(end):
+                    self._greeted.remove(end)
+                    return Channel(end)
             waits: list[int | HasDescriptor] = [
                 self._socket,
-                *(channel._link for channel in self._greeted),
+                *(end.link for end in self._greeted),
             ]
             yield Wait(
                 lambda: HandoffTimeout(f"expected a process to connect to {self.path} in time"),
@@ -98,31 +101,30 @@ class ChannelServer:
                     sock, _ = self._socket.accept()
             except BlockingIOError:
                 return
-            try:
+            with limit_named(), contextlib.ExitStack() as undo:
+                undo.callback(sock.close)
                 check_user(sock)
-                channel = Channel(sock, *self._sizes)
-                channel._started()
-            except BaseException:
-                sock.close()
-                raise
-            self._greeted.append(channel)
+                end = End(sock, *self._sizes)
+                end.started()
+                undo.pop_all()
+            self._greeted.append(end)
 
-    def _has_met(self, channel: Channel) -> bool:
+    def _has_met(self, end: End) -> bool:
         """Whether the peer has said hello; who goes before that is forgotten.
 
         Raises:
             HandoffError: It said something else, or is of a version that this end cannot talk to.
         """
         try:
-            has_met = channel._meet()
+            has_met = end.meet()
         except (PeerClosed, PeerDied):
             has_met = False
         except HandoffError:
-            self._greeted.remove(channel)
-            channel.close()
+            self._greeted.remove(end)
+            end.close()
             raise
         else:
             return has_met
-        self._greeted.remove(channel)
-        channel.close()
+        self._greeted.remove(end)
+        end.close()
         return has_met

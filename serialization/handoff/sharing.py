@@ -59,7 +59,7 @@ def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
     outboxes: dict[int, Outbox] = {}
     for number, channel in enumerate(channels):
         try:
-            outboxes[number] = channel._started()
+            outboxes[number] = channel._end.started()
         except HandoffError as error:
             failures[number] = error
     pools = [outbox.pool for outbox in outboxes.values()]
@@ -76,17 +76,16 @@ def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
                     try:
                         outboxes[number].check_reader()
                     except Gone:
-                        failures[number] = channels[number]._gone()
+                        failures[number] = channels[number]._end.gone()
                         del outboxes[number]
         for position, (number, outbox) in enumerate(outboxes.items()):
             steps = outbox.posting(message, position) if placed else outbox.posting_whole(message)
             try:
-                yield from channels[number]._guarded_steps(steps)
+                yield from channels[number]._end.guarded(steps)
             except HandoffError as error:
                 failures[number] = error
     finally:
-        if pools:
-            message.release(pools[0])
+        message.release()
     if failures:
         number, first = min(failures.items())
         raise type(first)(f"channel {number} of {len(channels)}: {first}")
@@ -103,9 +102,9 @@ def _share_ledgers(outboxes: Iterable[Outbox]) -> None:
 
 def _waiting(channels: Sequence[Channel]) -> Steps[list[Channel]]:
     while True:
-        ready = [channel for channel in channels if channel._is_ready()]
+        ready = [channel for channel in channels if channel._end.is_ready()]
         if ready:
             return ready
-        waits = [channel._wait_for_messages("") for channel in channels]
+        waits = [channel._end.wait_for_messages("") for channel in channels]
         readable = [waited for wait in waits for waited in wait.readable]
         yield Wait(lambda: HandoffTimeout("expected a message in time, got none"), readable)

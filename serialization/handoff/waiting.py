@@ -25,6 +25,9 @@ POLL_AGAIN_S: Final = 1.0
 """Nobody sleeps longer before looking again, in case a wake-up was missed."""
 
 
+_FOREVER_S: Final = 1e9
+
+
 class HasDescriptor(Protocol):
     """Anything that `select` can wait for."""
 
@@ -82,7 +85,7 @@ def run(steps: Steps[Result], timeout: Timeout) -> Result:
     deadline = None
     try:
         wait = next(steps)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         while True:
             left = POLL_AGAIN_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -114,6 +117,11 @@ def check_timeout(timeout: Timeout) -> None:
     elif not timeout >= 0:
         problems.append(Problem(path, "range", "a number of seconds >= 0", got))
     raise_problems("channel", problems)
+
+
+def deadline_of(timeout: Timeout) -> float | None:
+    """When there will be no time left, as `time.monotonic` counts."""
+    return None if timeout is None or timeout > _FOREVER_S else time.monotonic() + timeout
 
 
 async def run_async(steps: Steps[Result]) -> Result:

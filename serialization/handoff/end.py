@@ -1,0 +1,304 @@
+"""`End`: what a channel does, apart from the object that its user holds."""
+
+import contextlib
+import functools
+import multiprocessing
+import multiprocessing.util
+import os
+import socket
+import threading
+import weakref
+from typing import Any, Final
+
+from omniwire.contracts.errors import HandoffError, HandoffTimeout, PeerClosed, PeerDied
+from omniwire.serialization.handoff.descriptors import (
+    Descriptor,
+    limit_named,
+    new_event,
+    signal_event,
+)
+from omniwire.serialization.handoff.inbox import Inbox
+from omniwire.serialization.handoff.ledger import BOOKS, CLOSED, has_ended
+from omniwire.serialization.handoff.link import Gone, Link
+from omniwire.serialization.handoff.outbox import Outbox
+from omniwire.serialization.handoff.outgoing import Outgoing
+from omniwire.serialization.handoff.packets import Hello
+from omniwire.serialization.handoff.pool import Pool
+from omniwire.serialization.handoff.waiting import HasDescriptor, Steps, Wait
+
+_DEATH_S: Final = 0.2
+"""At most so long after a process has closed its sockets, its end can be seen."""
+
+
+class End:
+    """One end of a connection, as this process has it.
+
+    A channel refers to it, but nothing here refers to a channel: so it outlives the channel by
+    as much as closing takes, whatever the garbage collector finalizes first.
+
+    Attributes:
+        link: The socket.
+        inbox: The receiving half.
+        is_closed: Whether this process has dropped its copy.
+        owner: The process that uses this end; None before it is used.
+        peer_pid: The process at the other end; None before its hello.
+        twin: The other end of a pair, if it is in this process too.
+        receiver: What multiprocessing starts with this end as an argument.
+
+    Args:
+        sock: A connected socket, owned from now on.
+        arena_bytes: Size of an arena.
+        max_bytes: Bound of all arenas.
+    """
+
+    def __init__(self, sock: socket.socket, arena_bytes: int, max_bytes: int) -> None:
+        sock.setblocking(False)
+        self.link = Link(sock)
+        self.arena_bytes = arena_bytes
+        self.max_bytes = max_bytes
+        self.is_closed = False
+        self.owner: int | None = None
+        self.peer_pid: int | None = None
+        self.twin: weakref.ref[End] | None = None
+        self.receiver: Any = None
+        self.inbox = Inbox(self.link, self._greet)
+        self._closing = new_event()
+        self._maker = os.getpid()
+        self._num_forks = _num_forks()
+        self._starting = threading.Lock()
+        self._receiving = threading.Lock()
+        self._peer: Descriptor | None = None
+        self._outbox: Outbox | None = None
+
+    def close(self) -> None:
+        """Drop this process's copy of the end; again does nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self.owner == os.getpid():  # what a forked child has of it is shared with the parent
+            signal_event(self._closing.number)
+            assert self._outbox is not None
+            self._outbox.ledger.set_flag(CLOSED, on=True)
+            self._outbox.ledger.is_retired = True
+            with self._receiving:
+                with contextlib.suppress(Gone):
+                    self.inbox.make_room()
+                self.inbox.discard()
+        self.link.close()
+
+    def started(self) -> Outbox:
+        """The sending half; this process owns the end from now on.
+
+        Raises:
+            HandoffError: The end is closed, or another process's.
+        """
+        if self.owner == os.getpid() and not self.is_closed:
+            assert self._outbox is not None
+            return self._outbox
+        if self.is_closed:
+            raise HandoffError("expected an open channel, got a closed one")
+        if self.owner is not None:
+            expected = f"expected to be in process {self.owner}, which this end belongs to"
+            raise HandoffError(f"{expected}, got a copy of it in {os.getpid()}")
+        with self._starting, limit_named():
+            if self.owner is None:
+                try:
+                    pool = Pool(self.arena_bytes, self.max_bytes)
+                    self._outbox = Outbox(self.link, pool, self._closing)
+                except Gone:
+                    raise self.gone() from None
+                self.owner = os.getpid()
+                self._outbox.ledger.reader = self._peer
+                if self.owner != self._maker:
+                    self._drop_twin()
+                if multiprocessing.parent_process() is not None:
+                    # Such a process ends without finalizing what is left.
+                    multiprocessing.util.Finalize(
+                        self, _close, (weakref.ref(self),), exitpriority=0
+                    )
+        assert self._outbox is not None
+        return self._outbox
+
+    def _greet(self, hello: Hello, process: Descriptor) -> None:
+        """Get to know the peer. An end that was given away is dropped here."""
+        self.peer_pid = hello.pid
+        self._peer = process
+        if self._outbox is not None:
+            self._outbox.ledger.reader = process
+        if hello.pid != os.getpid():
+            self._drop_twin()
+
+    def _drop_twin(self) -> None:
+        """Drop this process's copy of the other end, which turned out to be another's."""
+        twin = self.twin() if self.twin is not None else None
+        if twin is not None and twin.owner != os.getpid():
+            twin.close()
+
+    def meeting(self) -> Steps[None]:
+        """Wait for the peer's hello."""
+        yield from self.guarded(self._meeting_steps())
+
+    def _meeting_steps(self) -> Steps[None]:
+        while not self.meet():
+            yield self.wait_for_messages("expected a peer that accepts in time, got none")
+
+    def meet(self) -> bool:
+        """Whether the peer has said hello, once what has come was looked at.
+
+        Raises:
+            HandoffError: It said something else, or is gone.
+        """
+        if self._peer is None and self._receiving.acquire(blocking=False):
+            try:
+                if self.inbox.peek() and self._peer is None:
+                    self.inbox.next()
+            except Gone:
+                raise self.gone() from None
+            finally:
+                self._receiving.release()
+        return self._peer is not None
+
+    def _notice_peer(self) -> None:
+        """Get to know the peer, so that its death is noticed; one may end before its hello.
+
+        Raises:
+            HandoffError: As `_meet`.
+        """
+        if self._peer is None and not self.meet() and self._peer_has_ended() and not self.meet():
+            raise self.gone()
+
+    def send_now(self, outbox: Outbox, message: Outgoing) -> bool:
+        """As the outbox, raising what this end knows of a peer that is gone."""
+        self._notice_peer()
+        try:
+            return outbox.send_now(message)
+        except Gone:
+            raise self.gone() from None
+
+    def guarded(self, steps: Steps[Any]) -> Steps[Any]:
+        """The same steps, failing with what the channel knows of the peer, or its own closing."""
+        try:
+            while True:
+                try:
+                    wait = next(steps)
+                except StopIteration as stop:
+                    return stop.value
+                self._make_room_in_twin()
+                if self._peer is None:
+                    wait = wait._replace(readable=[*wait.readable, *self._hello_waits()])
+                yield wait
+                self.started()
+                self._notice_peer()
+        except Gone:
+            raise self.gone() from None
+        finally:
+            steps.close()
+
+    def receiving(self) -> Steps[bytes | bytearray]:
+        """Wait for a message."""
+        while True:
+            self.started()
+            packed = self.next()
+            if packed is None and self._peer_has_ended():
+                packed = self.next()  # it may have come just before
+                if packed is None:
+                    raise self.gone()
+            if packed is not None:
+                return packed
+            yield self.wait_for_messages("expected a message in time, got none")
+
+    def is_ready(self) -> bool:
+        """Whether `recv` returns or raises at once."""
+        if self.is_closed or self.owner not in (None, os.getpid()):
+            return True
+        self.started()
+        with self._receiving:
+            try:
+                return self.inbox.peek() or self._peer_has_ended()
+            except Gone:
+                return True
+
+    def next(self) -> bytes | bytearray | None:
+        """As the inbox, raising what this end knows of a peer that is gone."""
+        with self._receiving:
+            try:
+                return self.inbox.next()
+            except Gone:
+                raise self.gone() from None
+
+    def wait_for_messages(self, text: str) -> Wait:
+        """The wait for a message, the peer's end, or this end being closed."""
+        waits = self._hello_waits() if self._peer is None else [self.link, self._peer]
+        return Wait(lambda: HandoffTimeout(text), [self._closing, *waits])
+
+    def _hello_waits(self) -> list[int | HasDescriptor]:
+        """What becomes readable when the peer says hello, or ends before that."""
+        child = self._starting_child()
+        return [self.link] if child is None else [self.link, child.sentinel]
+
+    def _peer_has_ended(self) -> bool:
+        """Whether the process at the other end has ended, even if another holds its socket."""
+        if self._peer is not None:
+            return has_ended(self._peer)
+        child = self._starting_child()
+        return child is not None and child.poll() is not None
+
+    def _starting_child(self) -> Any:
+        """The process that the other end was given to, before its hello."""
+        twin = self.twin() if self.twin is not None else None
+        child = twin.receiver if twin is not None and twin.owner is None else None
+        return child if getattr(child, "sentinel", None) is not None else None
+
+    def gone(self) -> HandoffError:
+        """The error of a peer that is gone: what it holds is given back, as far as it can be."""
+        outbox = self._outbox
+        if outbox is not None:
+            with BOOKS:
+                outbox.ledger.collect_unreceived()
+        ledger, peer = self.inbox.ledger, f"process {self.peer_pid or 'unknown'}"
+        if ledger is not None and ledger.is_closed:
+            return PeerClosed(f"expected an open channel, got one that {peer} has closed")
+        if self._peer is None:
+            if self._peer_has_ended():
+                return PeerDied("expected a live peer, got one that ended before it said hello")
+        elif has_ended(self._peer, _DEATH_S):
+            if outbox is not None:
+                with BOOKS:
+                    outbox.ledger.collect_all()
+            return PeerDied(f"expected a live peer, got {peer} ended without closing the channel")
+        return PeerClosed(f"expected an open channel, got one whose other end {peer} has dropped")
+
+    def _make_room_in_twin(self) -> None:
+        """Take what is in the socket, if the other end is here too: its thread may be this one."""
+        twin = self.twin() if self.twin is not None else None
+        if twin is None or twin.is_closed:
+            return
+        is_here = twin.owner == os.getpid() or (
+            twin.owner is None and twin.receiver is None and self._num_forks == _num_forks()
+        )
+        if is_here and twin._receiving.acquire(blocking=False):
+            try:
+                twin.started()
+                twin.inbox.make_room()
+            except Gone:
+                return
+            finally:
+                twin._receiving.release()
+
+
+def _close(reference: weakref.ref[End]) -> None:
+    end = reference()
+    if end is not None:
+        end.close()
+
+
+@functools.cache
+def _forks() -> list[None]:
+    """One entry for each time this process has forked since the first call."""
+    forks: list[None] = []
+    os.register_at_fork(after_in_parent=lambda: forks.append(None))
+    return forks
+
+
+def _num_forks() -> int:
+    return len(_forks())
