@@ -177,11 +177,24 @@ def attach(descriptor: int, size: int) -> Mapping:
     if not stat.S_ISREG(status.st_mode) or status.st_size != whole or size % mmap.PAGESIZE:
         expected = f"expected an arena of {size} bytes in a file of {whole}"
         raise HandoffError(f"{expected}, got {status.st_size}")
-    if "/memfd:" in target(descriptor):
-        seals = fcntl.fcntl(descriptor, _GET_SEALS)
-        if seals & _SEALS != _SEALS:
-            raise HandoffError(f"expected a sealed arena, got one with seals {seals}")
+    check_sealed(descriptor)
     return Mapping(descriptor, size)
+
+
+def check_sealed(descriptor: int) -> None:
+    """Check that nobody can take away memory that a peer sent, which would end this process.
+
+    Raises:
+        HandoffError: Somebody could.
+    """
+    if not hasattr(os, "memfd_create"):
+        return
+    try:
+        seals = fcntl.fcntl(descriptor, _GET_SEALS)
+    except OSError:
+        seals = 0
+    if seals & _SEALS != _SEALS:
+        raise HandoffError(f"expected sealed memory, got {target(descriptor)} with seals {seals}")
 
 
 def num_slots(size: int) -> int:
@@ -212,12 +225,15 @@ def new_shared_file(size: int) -> Descriptor:
 
 def _new_memory(size: int) -> tuple[Descriptor, Mapping]:
     whole = size + _GENERATION.size * num_slots(size)
-    available = available_memory() - _KEPT_FREE
-    if whole > available:
-        raise ArenaFull(f"expected {whole} bytes of memory for an arena, got {available} available")
     try:
+        available = available_memory() - _KEPT_FREE
+        if whole > available:
+            expected = f"expected {whole} bytes of memory for an arena"
+            raise ArenaFull(f"{expected}, got {available} available")
         descriptor = new_shared_file(whole)
         return descriptor, Mapping(descriptor.number, size)
+    except ArenaFull:
+        raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
             raise

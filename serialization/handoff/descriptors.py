@@ -51,6 +51,11 @@ def is_pidfd(number: int) -> bool:
     return target(number).startswith(("anon_inode:[pidfd]", "pidfd:"))
 
 
+def is_event(number: int) -> bool:
+    """Whether a descriptor that a peer sent is what it should be."""
+    return target(number) == "anon_inode:[eventfd]"
+
+
 def target(number: int) -> str:
     """What kind of thing a descriptor stands for, as the system names it."""
     return str(Path(f"/proc/self/fd/{number}").readlink())

@@ -150,19 +150,20 @@ class End:
         """
         if self._peer is None and self._receiving.acquire(blocking=False):
             try:
-                if self.inbox.peek() and self._peer is None:
-                    self.inbox.next()
+                failed = self.inbox.peek() and self._peer is None
             except Gone:
                 raise self.gone() from None
             finally:
                 self._receiving.release()
+            if failed:
+                self.next()
         return self._peer is not None
 
     def _notice_peer(self) -> None:
         """Get to know the peer, so that its death is noticed; one may end before its hello.
 
         Raises:
-            HandoffError: As `_meet`.
+            HandoffError: As `meet`.
         """
         if self._peer is None and not self.meet() and self._peer_has_ended() and not self.meet():
             raise self.gone()
@@ -219,12 +220,19 @@ class End:
                 return True
 
     def next(self) -> bytes | bytearray | None:
-        """As the inbox, raising what this end knows of a peer that is gone."""
-        with self._receiving:
-            try:
+        """As the inbox, raising what this end knows of a peer that is gone.
+
+        Who cannot read the peer's hello closes this end, so that both can try again.
+        """
+        try:
+            with self._receiving:
                 return self.inbox.next()
-            except Gone:
-                raise self.gone() from None
+        except Gone:
+            raise self.gone() from None
+        except HandoffError:
+            if self._peer is None:
+                self.close()
+            raise
 
     def wait_for_messages(self, text: str) -> Wait:
         """The wait for a message, the peer's end, or this end being closed."""

@@ -22,8 +22,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from omniwire.contracts.errors import HandoffError
-from omniwire.serialization.handoff.arena import new_shared_file
-from omniwire.serialization.handoff.descriptors import Descriptor, signal_event
+from omniwire.serialization.handoff.arena import check_sealed, new_shared_file
+from omniwire.serialization.handoff.descriptors import Descriptor, is_event, signal_event
 
 WAITING: Final = 0
 CLOSED: Final = 1
@@ -176,12 +176,15 @@ class ReaderLedger:
         event: The sender's eventfd.
 
     Raises:
-        HandoffError: The memory is not a ledger.
+        HandoffError: The memory is not a ledger, or the event not one.
     """
 
     __slots__ = ("_event", "memory")
 
     def __init__(self, descriptor: Descriptor, event: Descriptor) -> None:
+        check_sealed(descriptor.number)
+        if not is_event(event.number):
+            raise HandoffError("expected an eventfd, got another descriptor")
         try:
             self.memory = mmap.mmap(descriptor.number, LEDGER_BYTES)
         except (ValueError, OSError) as error:

@@ -43,9 +43,11 @@ class ChannelServer:
         self._sizes = (arena_bytes, max_bytes)
         self._greeted: list[End] = []  # those whose peer has not said hello yet
         self._pid = os.getpid()
-        with limit_named():
+        with limit_named(), contextlib.ExitStack() as undo:
             self._socket = address.listen(self.path)
-        self._identity = address.identity(self.path)
+            undo.callback(self._socket.close)
+            self._identity = address.identity(self.path)
+            undo.pop_all()
 
     def accept(self, timeout: Timeout = None) -> Channel:
         """Wait for the next process that connects and says hello; a silent one keeps none waiting.
