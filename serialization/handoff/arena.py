@@ -227,16 +227,13 @@ def _new_memory(size: int) -> tuple[Descriptor, Mapping]:
     whole = size + _GENERATION.size * num_slots(size)
     try:
         available = available_memory() - _KEPT_FREE
-        if whole > available:
-            expected = f"expected {whole} bytes of memory for an arena"
-            raise ArenaFull(f"{expected}, got {available} available")
-        descriptor = new_shared_file(whole)
-        return descriptor, Mapping(descriptor.number, size)
-    except ArenaFull:
-        raise
+        if whole <= available:
+            descriptor = new_shared_file(whole)
+            return descriptor, Mapping(descriptor.number, size)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
             raise
-        raise ArenaFull(
-            f"expected {whole} bytes of memory for an arena, got {error.strerror}"
-        ) from None
+        got = f"{error.strerror}"
+    else:
+        got = f"{available} available"
+    raise ArenaFull(f"expected {whole} bytes of memory for an arena, got {got}")
