@@ -37,7 +37,11 @@ def start_server() -> ForkServerContext:
     # Ray has threads once it is imported, and is imported where it is used.
     peers = [peer for peer in PEERS if not peer.missing and "ray" not in peer.needs]
     context.set_forkserver_preload(
-        ["omniwire.bench.processes", *dict.fromkeys(peer.module for peer in peers)]
+        [
+            "omniwire.serialization",
+            "omniwire.bench.processes",
+            *dict.fromkeys(peer.module for peer in peers),
+        ]
     )
     resource_tracker.ensure_running()  # unblocks Ctrl-C, so not below
     # Children inherit that Ctrl-C is blocked: the parent ends them, in silence.

@@ -1,5 +1,6 @@
 """The bodies of the two processes of a pair; light to import, since the parent does so too."""
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -113,7 +114,8 @@ def _run(control: Connection, work: Callable[[], None]) -> None:
     except EOFError:  # the parent is gone
         return
     except Exception as error:  # noqa: BLE001  # a peer may fail in any way, and the others go on
-        control.send(Failed(f"{type(error).__name__}: {error}".splitlines()[0]))
+        with contextlib.suppress(ConnectionError):  # what failed may be the line to the parent
+            control.send(Failed(f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
 def _end_with_parent() -> None:
