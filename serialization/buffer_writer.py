@@ -6,10 +6,11 @@ one in a frame the frame's index as uint32 and the byte offset as uint64, little
 """
 
 import ctypes
+import functools
 import struct
 from collections.abc import Hashable
 from math import prod
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 import torch
@@ -51,13 +52,10 @@ def align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class Piece(NamedTuple):
-    """Bytes of one tensor in a frame."""
+Piece = tuple[int, int, int, torch.Tensor | np.ndarray]
+"""Bytes of one tensor in a frame: their offset in it, their address, how many, and their owner."""
 
-    offset: int
-    address: int
-    nbytes: int
-    owner: torch.Tensor | np.ndarray
+_extension: Final = functools.partial(tuple.__new__, ExtType)  # without its checks: many are made
 
 
 class FramePlan:
@@ -111,7 +109,8 @@ class BufferWriter:
         if not nbytes:
             if prod(n or 1 for n in shape) > MAX_ELEMENTS:
                 _refuse_shape(tensor)
-            return ExtType(EXT_TENSOR, SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape))
+            start = SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape)
+            return _extension((EXT_TENSOR, start))
         plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         _check_storage(tensor, plain=plain)
         address = tensor.data_ptr()
@@ -126,12 +125,11 @@ class BufferWriter:
             if nbytes <= MAX_INLINE_BYTES:
                 content = ctypes.string_at(flat.data_ptr(), nbytes)
                 self.inline_bytes += nbytes
-                return ExtType(
-                    EXT_TENSOR, SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape) + content
-                )
+                start = SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape)
+                return _extension((EXT_TENSOR, start + content))
             place = self._place(key, flat, flat.data_ptr(), nbytes)
         start = PLACED[len(shape)].pack(code, IN_FRAME, len(shape), *shape, *place)
-        return ExtType(EXT_TENSOR, start)
+        return _extension((EXT_TENSOR, start))
 
     def array(self, array: "np.ndarray") -> ExtType:
         """The extension value of a numpy array; its bytes go inline or into a frame.
@@ -168,7 +166,7 @@ class BufferWriter:
     def finish(self) -> list[memoryview]:
         """The frames, read-only, 1-D, of bytes; the shared one is filled now."""
         return [
-            _filled(plan) if plan is self._shared else _memory(plan.pieces[0].owner)
+            _filled(plan) if plan is self._shared else _memory(plan.pieces[0][3])
             for plan in self.plans
         ]
 
@@ -186,7 +184,7 @@ class BufferWriter:
         else:
             index = self._shared_index
         offset = align(plan.nbytes)
-        plan.pieces.append(Piece(offset, address, nbytes, flat))
+        plan.pieces.append((offset, address, nbytes, flat))
         plan.nbytes = offset + nbytes
         place = self._places[key] = index, offset
         return place

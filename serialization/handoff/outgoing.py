@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from omniwire.contracts.errors import ArenaFull
 from omniwire.contracts.handles import TensorHandle
 from omniwire.serialization.blob import blob_parts
-from omniwire.serialization.buffer_writer import BufferWriter, FramePlan, Piece, align
+from omniwire.serialization.buffer_writer import BufferWriter, FramePlan, align
 from omniwire.serialization.codec import encode_header
 from omniwire.serialization.converter import DETACH
 from omniwire.serialization.handoff.arena import Slot
@@ -97,7 +97,7 @@ class Outgoing:
         unused = iter(slots)
         for index, plan in enumerate(self._plans):
             place = self._located.get(index)
-            num_bytes = sum([piece.nbytes for piece in plan.pieces])
+            num_bytes = sum([nbytes for _, _, nbytes, _ in plan.pieces])
             if place is None:
                 slot = next(unused)
                 place = Place(slot, slot.offset, plan.nbytes)
@@ -110,7 +110,7 @@ class Outgoing:
 
     def whole(self) -> Iterator[bytes | memoryview]:
         """The message as one buffer, for the socket, if it fits no slot."""
-        self.copied_bytes += sum(piece.nbytes for plan in self._plans for piece in plan.pieces)
+        self.copied_bytes += sum(nbytes for plan in self._plans for _, _, nbytes, _ in plan.pieces)
         if self._handles:
             got = f"{self.copied_bytes}"
             raise ArenaFull(f"expected a message with handles to fit the arena, got {got} bytes")
@@ -133,6 +133,6 @@ class Outgoing:
         else:
             plan = FramePlan()
             plan.nbytes = tensor.nbytes
-            plan.pieces.append(Piece(0, tensor.data_ptr(), tensor.nbytes, tensor))
+            plan.pieces.append((0, tensor.data_ptr(), tensor.nbytes, tensor))
             self._handles.append(plan)
         return TensorHandle(handle.kind, handle.dtype, handle.shape, HANDLE_PAYLOAD + number)
