@@ -30,7 +30,15 @@ from omniwire.serialization.blob import dumps, loads
 from omniwire.serialization.codec import decode, encode
 from omniwire.serialization.envelope import WIRE_VERSION
 from omniwire.serialization.files import load, save
-from omniwire.serialization.handoff import Channel, ChannelServer, broadcast, wait
+from omniwire.serialization.handoff import (
+    Channel,
+    ChannelServer,
+    RecordedMessage,
+    Recording,
+    broadcast,
+    recorded,
+    wait,
+)
 from omniwire.serialization.limits import Limits
 
 __all__ = [
@@ -38,12 +46,15 @@ __all__ = [
     "Channel",
     "ChannelServer",
     "Limits",
+    "RecordedMessage",
+    "Recording",
     "broadcast",
     "decode",
     "dumps",
     "encode",
     "load",
     "loads",
+    "recorded",
     "save",
     "wait",
 ]

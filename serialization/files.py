@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,16 @@ def save(obj: object, path: str | os.PathLike[str]) -> None:
         EncodeError: As `encode`; nothing is written.
         OSError: The file cannot be written.
     """
-    frames = encode(obj)
-    target = Path(path)
+    write_frames(encode(obj), Path(path))
+    _sync_folder(Path(path).parent)
+
+
+def write_frames(frames: Sequence[bytes | memoryview], target: Path) -> None:
+    """Write a message to a file, which appears whole or not at all.
+
+    Raises:
+        OSError: It cannot be written. Nothing is left behind.
+    """
     partial = target.parent / f".{secrets.token_hex(16)}.partial"
     try:
         with partial.open("xb") as file:
@@ -43,7 +52,6 @@ def save(obj: object, path: str | os.PathLike[str]) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
-    _sync_folder(target.parent)
 
 
 @guarded

@@ -19,9 +19,10 @@ from omniwire.contracts.handles import TensorHandle
 from omniwire.serialization.handoff import address
 from omniwire.serialization.handoff.descriptors import limit_named
 from omniwire.serialization.handoff.empty import check_shape, check_shareable, new_tensor
-from omniwire.serialization.handoff.end import End
+from omniwire.serialization.handoff.end import End, Sizes
 from omniwire.serialization.handoff.link import Gone, check_user
 from omniwire.serialization.handoff.outgoing import Outgoing
+from omniwire.serialization.handoff.recording import Recording, as_recorder
 from omniwire.serialization.handoff.sources import SlotSource
 from omniwire.serialization.handoff.waiting import (
     Timeout,
@@ -68,7 +69,11 @@ class Channel:
     @classmethod
     @guarded
     def pair(
-        cls, *, arena_bytes: int = ARENA_BYTES, max_bytes: int = MAX_BYTES
+        cls,
+        *,
+        arena_bytes: int = ARENA_BYTES,
+        max_bytes: int = MAX_BYTES,
+        record: str | os.PathLike[str] | Recording | None = None,
     ) -> "tuple[Channel, Channel]":
         """Two connected ends, one of which may be given to a child process.
 
@@ -76,6 +81,8 @@ class Channel:
             arena_bytes: Size of an arena, per direction. The first is made when it is first
                 needed; more follow on demand.
             max_bytes: Bound of all arenas of a direction, and so of what is in flight.
+            record: A directory, or `Recording`, for every message that the first of the two
+                ends sends and receives; None records nothing. See `recorded`.
 
         Raises:
             HandoffError: The limit of open files is reached.
@@ -85,7 +92,11 @@ class Channel:
             socks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for sock in socks:
                 undo.callback(sock.close)
-            first, second = (End(sock, arena_bytes, max_bytes) for sock in socks)
+            recorders = (as_recorder(record), None)
+            first, second = (
+                End(sock, (arena_bytes, max_bytes), recorder)
+                for sock, recorder in zip(socks, recorders, strict=True)
+            )
             undo.pop_all()
         first.twin, second.twin = weakref.ref(second), weakref.ref(first)
         return cls(first), cls(second)
@@ -99,6 +110,7 @@ class Channel:
         *,
         arena_bytes: int = ARENA_BYTES,
         max_bytes: int = MAX_BYTES,
+        record: str | os.PathLike[str] | Recording | None = None,
     ) -> "Channel":
         """Connect to the `ChannelServer` at a path, which need not be there yet.
 
@@ -108,6 +120,7 @@ class Channel:
                 as it takes. A server in this very process may accept later.
             arena_bytes: As for `pair`, for what this end sends.
             max_bytes: As for `pair`.
+            record: As for `pair`, for this end.
 
         Raises:
             HandoffTimeout: Nobody accepted in time.
@@ -120,7 +133,7 @@ class Channel:
             sock = address.connect(os.fspath(path), deadline)
             undo.callback(sock.close)
             pid = check_user(sock)
-            end = End(sock, arena_bytes, max_bytes)
+            end = End(sock, (arena_bytes, max_bytes), as_recorder(record))
             end.started()
             if pid != os.getpid():
                 left = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -153,6 +166,7 @@ class Channel:
         try:
             if not end.send_now(outbox, message):
                 run(end.guarded(outbox.sending(message)), timeout)
+            end.record(message)
         finally:
             message.release()
 
@@ -163,6 +177,7 @@ class Channel:
         try:
             if not end.send_now(outbox, message):
                 await run_async(end.guarded(outbox.sending(message)))
+            end.record(message)
         finally:
             message.release()
 
@@ -191,11 +206,11 @@ class Channel:
         packed = end.next()
         if packed is None:
             packed = run(end.receiving(), timeout)
-        return end.inbox.open(packed)
+        return end.open(packed)
 
     async def arecv(self) -> Any:
         """As `recv`, without blocking the event loop while it waits. May be canceled."""
-        return self._end.inbox.open(await run_async(self._end.receiving()))
+        return self._end.open(await run_async(self._end.receiving()))
 
     @guarded
     def empty(
@@ -300,12 +315,13 @@ class Channel:
             raise HandoffError(f"{expected}, got {self!r}")
         end.receiver = multiprocessing.context.get_spawning_popen()
         copy = multiprocessing.reduction.DupFd(end.link.fileno())
-        return _unpickled, (copy, end.arena_bytes, end.max_bytes)
+        recording = None if end.recorder is None else end.recorder.recording
+        return _unpickled, (copy, end.sizes, recording)
 
 
-def _unpickled(copy: Any, arena_bytes: int, max_bytes: int) -> Channel:
+def _unpickled(copy: Any, sizes: Sizes, recording: Recording | None) -> Channel:
     """An end that was given to this process, which says hello at once."""
-    end = End(socket.socket(fileno=copy.detach()), arena_bytes, max_bytes)
+    end = End(socket.socket(fileno=copy.detach()), sizes, as_recorder(recording))
     end.started()
     return Channel(end)
 

@@ -24,7 +24,10 @@ from omniwire.serialization.handoff.outbox import Outbox
 from omniwire.serialization.handoff.outgoing import Outgoing
 from omniwire.serialization.handoff.packets import Hello
 from omniwire.serialization.handoff.pool import Pool
+from omniwire.serialization.handoff.recording import Recorder
 from omniwire.serialization.handoff.waiting import HasDescriptor, Steps, Wait
+
+Sizes = tuple[int, int]
 
 _DEATH_S: Final = 0.2
 """At most so long after a process has closed its sockets, its end can be seen."""
@@ -47,15 +50,15 @@ class End:
 
     Args:
         sock: A connected socket, owned from now on.
-        arena_bytes: Size of an arena.
-        max_bytes: Bound of all arenas.
+        sizes: Of an arena, and the bound of all arenas.
+        recorder: Writes what is sent and received, if anything does.
     """
 
-    def __init__(self, sock: socket.socket, arena_bytes: int, max_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, sizes: Sizes, recorder: Recorder | None) -> None:
         sock.setblocking(False)
         self.link = Link(sock)
-        self.arena_bytes = arena_bytes
-        self.max_bytes = max_bytes
+        self.sizes = sizes
+        self.recorder = recorder
         self.is_closed = False
         self.owner: int | None = None
         self.peer_pid: int | None = None
@@ -103,7 +106,7 @@ class End:
         with self._starting, limit_named():
             if self.owner is None:
                 try:
-                    pool = Pool(self.arena_bytes, self.max_bytes)
+                    pool = Pool(*self.sizes)
                     self._outbox = Outbox(self.link, pool, self._closing)
                 except Gone:
                     raise self.gone() from None
@@ -167,6 +170,15 @@ class End:
         """
         if self._peer is None and not self.meet() and self._peer_has_ended() and not self.meet():
             raise self.gone()
+
+    def open(self, packed: bytes | bytearray) -> Any:
+        """As the inbox, and record the message."""
+        return self.inbox.open(packed, self.recorder)
+
+    def record(self, message: Outgoing) -> None:
+        """Record a message that was sent."""
+        if self.recorder is not None:
+            self.recorder.sent(message.frames())
 
     def send_now(self, outbox: Outbox, message: Outgoing) -> bool:
         """As the outbox, raising what this end knows of a peer that is gone."""

@@ -33,6 +33,7 @@ from omniwire.serialization.handoff.packets import (
     unpack_message,
     unpack_part,
 )
+from omniwire.serialization.handoff.recording import Recorder
 from omniwire.serialization.handoff.sources import SlotSource, as_tensor
 from omniwire.serialization.limits import Limits
 
@@ -92,21 +93,21 @@ class Inbox:
         while (packet := self._link.receive()) is not None:
             self._keep(packet)
 
-    def open(self, packed: bytes | bytearray) -> Any:
-        """Decode a message.
+    def open(self, packed: bytes | bytearray, recorder: Recorder | None = None) -> Any:
+        """Decode a message, after recording it if anything does.
 
         Raises:
             DecodeError: It is malformed; what it refers to has been given back.
             HandoffError: It refers to what is not, or no more, in an arena.
         """
         if isinstance(packed, bytearray):
-            return self._open_whole(packed)
+            return self._open_whole(packed, recorder)
         message = unpack_message(packed)
         if not message.refs:
-            return decode_frames([message.header], _LIMITS)
+            return _decode([message.header], recorder)
         leases = _Leases(self)
         try:
-            return leases.decode(message)
+            return leases.decode(message, recorder)
         except (DecodeError, HandoffError):
             leases.release()
             raise
@@ -204,14 +205,24 @@ class Inbox:
         else:
             self._parts.setdefault(number, bytearray()).extend(data)
 
-    def _open_whole(self, content: bytearray) -> Any:
+    def _open_whole(self, content: bytearray, recorder: Recorder | None) -> Any:
         view = memoryview(content)
 
         def read(offset: int, size: int) -> memoryview:
             return view[offset : offset + size]
 
         start, *frames = [read(*span) for span in frame_spans(read, len(content), _LIMITS)]
-        return decode_frames([unpack_message(start).header, *frames], _LIMITS)
+        return _decode([unpack_message(start).header, *frames], recorder)
+
+
+def _decode(
+    frames: list[memoryview],
+    recorder: Recorder | None,
+    attach_handle: Callable[[TensorHandle], TensorHandle] | None = None,
+) -> Any:
+    if recorder is not None:
+        recorder.received(frames)
+    return decode_frames(frames, _LIMITS, attach=attach_handle)
 
 
 class _Leases:
@@ -258,7 +269,7 @@ class _Leases:
             raise HandoffError(f"{expected}, got a stale reference to generation {ref.generation}")
         return slot_bytes(mapping, ref.offset, ref.size, self._by_cell[ref.cell])
 
-    def decode(self, message: Message) -> Any:
+    def decode(self, message: Message, recorder: Recorder | None) -> Any:
         """The object of a message, whose tensors keep the leases."""
         message = self.take(message)
         contents = list(map(self.content, message.refs))
@@ -278,7 +289,7 @@ class _Leases:
             return TensorHandle(handle.kind, handle.dtype, handle.shape, source)
 
         frames = [content.data for content in contents[: message.num_frames]]
-        return decode_frames([message.header, *frames], _LIMITS, attach=attach_handle)
+        return _decode([message.header, *frames], recorder, attach_handle)
 
     def release(self) -> None:
         """Give everything back: no view of it is left."""

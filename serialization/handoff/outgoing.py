@@ -114,7 +114,11 @@ class Outgoing:
         if self._handles:
             got = f"{self.copied_bytes}"
             raise ArenaFull(f"expected a message with handles to fit the arena, got {got} bytes")
-        return blob_parts([pack_message([], 0, self.header), *self._writer.finish()])
+        return blob_parts([pack_message([], 0, self.header), *self.frames()[1:]])
+
+    def frames(self) -> list[bytes | memoryview]:
+        """The message as `encode` gives it."""
+        return [self.header, *self._writer.finish()]
 
     def release(self) -> None:
         """Give up this process's holds; readers may have theirs."""

@@ -11,6 +11,7 @@ from omniwire.serialization.handoff.channel import ARENA_BYTES, MAX_BYTES, Chann
 from omniwire.serialization.handoff.descriptors import limit_named
 from omniwire.serialization.handoff.end import End
 from omniwire.serialization.handoff.link import check_user
+from omniwire.serialization.handoff.recording import Recording, as_recorder
 from omniwire.serialization.handoff.waiting import HasDescriptor, Steps, Timeout, Wait, run
 
 
@@ -24,6 +25,7 @@ class ChannelServer:
         path: Where to listen, at most 107 bytes long.
         arena_bytes: As for `Channel.pair`, for what accepted channels send.
         max_bytes: As for `Channel.pair`, of each accepted channel.
+        record: A directory, or `Recording`, for every message of the accepted channels.
 
     Raises:
         HandoffError: The path is in use, is no socket, or cannot be made.
@@ -36,11 +38,13 @@ class ChannelServer:
         *,
         arena_bytes: int = ARENA_BYTES,
         max_bytes: int = MAX_BYTES,
+        record: str | os.PathLike[str] | Recording | None = None,
     ) -> None:
         check_sizes(arena_bytes, max_bytes)
         self.path = os.fspath(path)
         self._absolute = os.path.abspath(self.path)  # noqa: PTH100  # of a path that may be bad
         self._sizes = (arena_bytes, max_bytes)
+        self._record = record
         self._greeted: list[End] = []  # those whose peer has not said hello yet
         self._pid = os.getpid()
         with limit_named(), contextlib.ExitStack() as undo:
@@ -106,7 +110,7 @@ class ChannelServer:
             with limit_named(), contextlib.ExitStack() as undo:
                 undo.callback(sock.close)
                 check_user(sock)
-                end = End(sock, *self._sizes)
+                end = End(sock, self._sizes, as_recorder(self._record))
                 end.started()
                 undo.pop_all()
             self._greeted.append(end)

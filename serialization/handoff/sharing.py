@@ -82,6 +82,7 @@ def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
             steps = outbox.posting(message, position) if placed else outbox.posting_whole(message)
             try:
                 yield from channels[number]._end.guarded(steps)
+                channels[number]._end.record(message)
             except HandoffError as error:
                 failures[number] = error
     finally:
