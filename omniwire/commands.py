@@ -10,6 +10,7 @@ _SUBCOMMANDS: Final = {
     "check": ("omniwire.inspector.command", "check_command"),
     "demo": ("omniwire.demo.command", "demo_command"),
     "inspect": ("omniwire.inspector.command", "inspect_command"),
+    "replay": ("omniwire.replay", "replay_command"),
 }
 """Where each subcommand is defined: its module and its name there."""
 
