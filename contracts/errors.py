@@ -2,12 +2,15 @@
 
 All errors pickle, none of them keeps a payload alive: a value is described when the error
 is made (`bf16[729, 1152]`, never its numbers) and only that text is stored.
+
+An error's text is its sentences and nothing else. Where the documentation explains them is a
+note (PEP 678) beside the text, which tracebacks and pytest print below it.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 Path = tuple[str | int, ...]
 """Where in an object something is: attribute names, mapping keys and sequence indices."""
@@ -38,6 +41,7 @@ PROBLEM_CODES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The closed set of `Problem.code` values, each with its meaning."""
 
+_PAGE = "docs/reference/errors.md"
 _MAX_PROBLEMS_IN_TEXT = 20
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -75,6 +79,20 @@ class Problem(NamedTuple):
         return f"{subject}: expected {self.expected}, got {self.got} - at {format_path(self.path)}"
 
 
+def see(anchors: Iterable[str]) -> str:
+    """Where the documentation explains something, as the last line of a message.
+
+    >>> see(["problem-count", "problem-order", "problem-count"])
+    'See docs/reference/errors.md#problem-count, #problem-order'
+    """
+    return f"See {_PAGE}{', '.join(f'#{anchor}' for anchor in dict.fromkeys(anchors))}"
+
+
+def problem_anchors(problems: Iterable[Problem]) -> list[str]:
+    """The anchors of the problems' codes; a code that came over the wire may have none."""
+    return [f"problem-{p.code}" for p in problems if p.code in PROBLEM_CODES]
+
+
 class OmniwireError(Exception):
     """Base of every error raised by omniwire."""
 
@@ -90,10 +108,12 @@ class ContractError(OmniwireError):
     def __init__(self, subject: str, problems: Iterable[Problem]) -> None:
         self.subject = subject
         self.problems: tuple[Problem, ...] = tuple(Problem(*problem) for problem in problems)
-        sentences = [p.sentence(subject) for p in self.problems[:_MAX_PROBLEMS_IN_TEXT]]
+        printed = self.problems[:_MAX_PROBLEMS_IN_TEXT]
+        sentences = [problem.sentence(subject) for problem in printed]
         if len(self.problems) > _MAX_PROBLEMS_IN_TEXT:
             sentences.append(f"and {len(self.problems) - _MAX_PROBLEMS_IN_TEXT} more problems")
         super().__init__("\n".join(sentences))
+        self.add_note(see(problem_anchors(printed) or ["contracterror"]))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.subject, self.problems)
@@ -143,6 +163,7 @@ class EncodeError(OmniwireError, ValueError):
         self.subject = subject
         self.problem = Problem(*problem)
         super().__init__(self.problem.sentence(subject))
+        self.add_note(see(problem_anchors([self.problem]) or ["encodeerror"]))
 
     @property
     def path(self) -> Path:
@@ -194,6 +215,7 @@ class DecodeError(OmniwireError, ValueError):
         where = "" if offset is None else f" - at header byte {offset}"
         super().__init__(f"decode: {message}{where} [{code}]")
         self._message = message
+        self.add_note(see([f"decode-{code}" if code in DECODE_CODES else "decodeerror"]))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._message, self.code, self.offset)
@@ -226,9 +248,12 @@ class HandoffError(OmniwireError, ConnectionError):
         message: What happened, in words.
     """
 
+    _anchor: ClassVar[str] = "handofferror"
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self._message = message
+        self.add_note(see([self._anchor]))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._message,)
@@ -237,17 +262,25 @@ class HandoffError(OmniwireError, ConnectionError):
 class PeerClosed(HandoffError):
     """The peer closed its end in good order."""
 
+    _anchor = "peerclosed"
+
 
 class PeerDied(HandoffError):
     """The peer's process ended without closing its end."""
+
+    _anchor = "peerdied"
 
 
 class HandoffTimeout(HandoffError, TimeoutError):
     """The hand-over did not happen within the time given."""
 
+    _anchor = "handofftimeout"
+
 
 class ArenaFull(HandoffError):
     """The shared-memory arena has no room and none came free within the time given."""
+
+    _anchor = "arenafull"
 
 
 class HandlerNotFoundError(OmniwireError, LookupError):
@@ -265,6 +298,7 @@ class HandlerNotFoundError(OmniwireError, LookupError):
             f"expected a registered modality ({', '.join(self.registered) or 'none is'}), "
             f"got {modality!a}"
         )
+        self.add_note(see(["handlernotfounderror"]))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.modality, self.registered)
@@ -291,6 +325,7 @@ class AccumulationError(OmniwireError, RuntimeError):
             where += f", key {key}"
         super().__init__(f"{where}: {message}")
         self._message = message
+        self.add_note(see(["accumulationerror"]))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._message, self.request_id, self.modality, self.key)

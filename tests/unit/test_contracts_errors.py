@@ -214,6 +214,42 @@ class TestPickling:
         assert type(EncodeError("Subject", tuple(PROBLEM)).problem) is Problem
 
 
+class TestNotes:
+    """Beside the text, so that it stays one sentence a problem: where each is explained."""
+
+    @pytest.mark.parametrize("code", PROBLEM_CODES)
+    def test_every_code_of_a_problem_leads_to_its_anchor(self, code: str) -> None:
+        problem = PROBLEM._replace(code=code)
+        for made in (contract_error("S", [problem]), EncodeError("S", problem)):
+            assert made.__notes__[0].endswith(f"errors.md#problem-{code}")
+
+    @pytest.mark.parametrize("code", DECODE_CODES)
+    def test_every_code_of_a_message_leads_to_its_anchor(self, code: str) -> None:
+        assert DecodeError("text", code).__notes__[0].endswith(f"errors.md#decode-{code}")
+
+    def test_errors_without_a_code_lead_to_their_class(self) -> None:
+        for name in ("PeerClosed", "PeerDied", "HandoffTimeout", "ArenaFull", "HandoffError"):
+            assert ONE_OF_EACH[name]().__notes__[0].endswith(f"errors.md#{name.lower()}")
+        for name in ("HandlerNotFoundError", "AccumulationError"):
+            assert ONE_OF_EACH[name]().__notes__[0].endswith(f"errors.md#{name.lower()}")
+
+    def test_codes_of_a_peer_that_are_not_ours_lead_to_the_class(self) -> None:
+        later = PROBLEM._replace(code="] later")
+        assert ContractValueError("S", [later]).__notes__[0].endswith("#contracterror")
+        assert EncodeError("S", later).__notes__[0].endswith("#encodeerror")
+        assert DecodeError("text", "] later").__notes__[0].endswith("#decodeerror")
+
+    def test_there_is_one_note_however_an_error_was_made(self, error: OmniwireError) -> None:
+        notes = getattr(error, "__notes__", [])
+        assert len(notes) == (type(error) is not OmniwireError)
+        for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+            assert getattr(again, "__notes__", []) == notes
+
+    def test_of_many_problems_those_in_the_text_are_explained(self) -> None:
+        problems = [PROBLEM] * 20 + [PROBLEM._replace(code="count")]
+        assert "count" not in ContractValueError("S", problems).__notes__[0]
+
+
 def secret() -> torch.Tensor:
     return torch.full((3, 2), 71825.5)
 
@@ -278,9 +314,9 @@ class TestPayloads:
             kinds.add(type(value))
             if isinstance(value, dict):
                 state.extend(value.values())
-            elif isinstance(value, tuple):
+            elif isinstance(value, tuple | list):
                 state.extend(value)
-        assert kinds <= {dict, tuple, Problem, str, int}
+        assert kinds <= {dict, tuple, list, Problem, str, int}
 
 
 def test_text_does_not_grow_with_the_payload() -> None:

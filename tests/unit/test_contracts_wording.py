@@ -1,5 +1,7 @@
 """The wording of messages, descriptions and reprs; no other file of tests asserts any."""
 
+import traceback
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from omniwire.contracts import (
     AccumulationError,
     AdmissionError,
     ContractError,
+    ContractValueError,
     DecodeError,
     EncodeError,
     EncoderBudget,
@@ -355,6 +358,21 @@ def test_of_many_problems_twenty_are_printed() -> None:
 )
 def test_other_errors(error: Exception, text: str) -> None:
     assert str(error) == text
+
+
+def test_a_traceback_ends_with_where_the_codes_are_explained() -> None:
+    problems = [
+        Problem(("a",), "order", "2", "1"),
+        Problem(("b",), "count", "3 items", "2"),
+        Problem(("c",), "order", "5", "4"),
+    ]
+    lines = "".join(traceback.format_exception_only(ContractValueError("S", problems)))
+    assert lines.splitlines() == [
+        "omniwire.contracts.errors.ContractValueError: S: expected 2, got 1 - at $.a",
+        "S: expected 3 items, got 2 - at $.b",
+        "S: expected 5, got 4 - at $.c",
+        "See docs/reference/errors.md#problem-order, #problem-count",
+    ]
 
 
 @pytest.mark.parametrize(
