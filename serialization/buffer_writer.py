@@ -10,7 +10,7 @@ import functools
 import struct
 from collections.abc import Hashable
 from math import prod
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ class BufferWriter:
         self._shared_index = 0
         self._places: dict[Hashable, tuple[int, int]] = {}
 
-    def tensor(self, tensor: torch.Tensor) -> ExtType:
+    def tensor(self, tensor: torch.Tensor) -> ExtType | list[Any]:
         """The extension value of a tensor; its bytes go inline or into a frame.
 
         Raises:
@@ -102,7 +102,7 @@ class BufferWriter:
             or not tensor.is_cpu
             or code is None
         ):
-            _refuse_tensor(tensor)
+            return self.other_tensor(tensor)
         shape, nbytes = tensor.shape, tensor.nbytes
         if len(shape) > MAX_DIMS:
             _refuse_shape(tensor)
@@ -130,6 +130,20 @@ class BufferWriter:
             place = self._place(key, flat, flat.data_ptr(), nbytes)
         start = PLACED[len(shape)].pack(code, IN_FRAME, len(shape), *shape, *place)
         return _extension((EXT_TENSOR, start))
+
+    def other_tensor(self, tensor: torch.Tensor) -> ExtType | list[Any]:
+        """What stands for a tensor whose bytes cannot be in a frame.
+
+        Raises:
+            Refused: Nothing does.
+        """
+        problem = tensor_problem((), tensor)
+        if problem is not None:
+            raise Refused(tensor, problem.code, problem.expected, problem.got)
+        if not tensor.is_cpu:
+            expected = 'a CPU tensor (say `to_device("cpu")` first)'
+            raise Refused(tensor, "device", expected, describe(tensor))
+        raise Refused(tensor, "dtype", "a data type that can travel", describe(tensor))
 
     def array(self, array: "np.ndarray") -> ExtType:
         """The extension value of a numpy array; its bytes go inline or into a frame.
@@ -188,16 +202,6 @@ class BufferWriter:
         plan.nbytes = offset + nbytes
         place = self._places[key] = index, offset
         return place
-
-
-def _refuse_tensor(tensor: torch.Tensor) -> NoReturn:
-    problem = tensor_problem((), tensor)
-    if problem is not None:
-        raise Refused(tensor, problem.code, problem.expected, problem.got)
-    if not tensor.is_cpu:
-        expected = 'a CPU tensor (say `to_device("cpu")` first)'
-        raise Refused(tensor, "device", expected, describe(tensor))
-    raise Refused(tensor, "dtype", "a data type that can travel", describe(tensor))
 
 
 def _refuse_shape(value: torch.Tensor | np.ndarray) -> NoReturn:

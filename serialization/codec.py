@@ -1,7 +1,7 @@
 """`encode` and `decode`: a contract object as frames, and back."""
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import attrs
@@ -22,14 +22,13 @@ from omniwire.contracts.errors import (
 )
 from omniwire.contracts.frozen import FrozenMapping
 from omniwire.contracts.guard import guarded
-from omniwire.contracts.handles import TensorHandle
 from omniwire.contracts.tokens import TokenIds
 from omniwire.serialization.buffer_writer import BufferWriter
 from omniwire.serialization.converter import codecs
 from omniwire.serialization.envelope import MAX_BODY_BYTES, WIRE_VERSION, seal, unseal
 from omniwire.serialization.extensions import EXT_INT32S, EXT_INT64S, EXT_RECORD, EXT_TOKEN_IDS
 from omniwire.serialization.limits import Limits
-from omniwire.serialization.reading import READING, Reading
+from omniwire.serialization.reading import READING, Attach, Reading
 from omniwire.serialization.refusal import Refused
 from omniwire.serialization.scan import check_body
 
@@ -122,9 +121,9 @@ def decode_frames(
     limits: Limits,
     *,
     copy: bool = False,
-    attach: Callable[[TensorHandle], TensorHandle] | None = None,
+    attach: Attach | None = None,
 ) -> Any:
-    """As `decode`; `attach` makes of each handle in the message one that can be resolved."""
+    """As `decode`; `attach` is called with each handle in the message, for what to put there."""
     header, *buffers = [as_bytes(frame) for frame in frames] or [memoryview(b"")]
     if len(header) > limits.max_header_bytes:
         expected = f"expected a header of at most {limits.max_header_bytes} bytes"

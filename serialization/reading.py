@@ -27,6 +27,9 @@ from omniwire.serialization.limits import Limits
 FromWire = Callable[[Any], Any]
 """Builds a contract from its unpacked value."""
 
+Attach = Callable[[TensorHandle], TensorHandle | torch.Tensor]
+"""Makes of a handle in a message one that can be resolved here, or the tensor it stands for."""
+
 _LEAVES: Final = frozenset(
     (str, int, float, bool, type(None), bytes, torch.Tensor, np.ndarray, TokenIds)
 )
@@ -61,7 +64,7 @@ class Reading:
     still there to be refused and nothing unpacked passes for a mapping.
 
     Attributes:
-        attach: Makes of each handle one that can be resolved here, if anything does.
+        attach: What is done with each handle, if anything.
 
     Args:
         frames: The frames after the header.
@@ -85,7 +88,7 @@ class Reading:
     ) -> None:
         self.buffers = BufferReader(frames, limits, copy=copy)
         self.tolerant = tolerant
-        self.attach: Callable[[TensorHandle], TensorHandle] | None = None
+        self.attach: Attach | None = None
         self._records = records
         self._room = min(limits.max_depth, MAX_PAYLOAD_DEPTH)
 

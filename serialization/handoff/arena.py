@@ -40,9 +40,10 @@ class Slot:
         size: Its bytes, a multiple of 64.
         used: How many bytes at its start may be those of an earlier slot; the rest are zero.
         holds: How many need it: this process, and each message that refers to it.
+        guest: What has to live as long as the slot is not free.
     """
 
-    __slots__ = ("arena", "generation", "holds", "index", "offset", "size", "used")
+    __slots__ = ("arena", "generation", "guest", "holds", "index", "offset", "size", "used")
 
     def __init__(
         self, arena: "Arena", index: int, generation: int, offset: int, size: int, used: int
@@ -54,6 +55,7 @@ class Slot:
         self.size = size
         self.used = used
         self.holds = 1
+        self.guest: object = None
 
     def release(self) -> None:
         """Give up one hold; the last one frees the slot."""

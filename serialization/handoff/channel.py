@@ -18,6 +18,8 @@ from omniwire.contracts.guard import guarded
 from omniwire.contracts.handles import TensorHandle
 from omniwire.serialization.handoff import address
 from omniwire.serialization.handoff.descriptors import limit_named
+from omniwire.serialization.handoff.device_books import device_books
+from omniwire.serialization.handoff.device_sources import share_on_device
 from omniwire.serialization.handoff.empty import check_shape, check_shareable, new_tensor
 from omniwire.serialization.handoff.end import End, Sizes
 from omniwire.serialization.handoff.link import Gone, check_user
@@ -135,7 +137,9 @@ class Channel:
             pid = check_user(sock)
             end = End(sock, (arena_bytes, max_bytes), as_recorder(record))
             end.started()
-            if pid != os.getpid():
+            if pid == os.getpid():
+                end.peer_pid = pid
+            else:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0)
                 run(end.meeting(), left)
             undo.pop_all()
@@ -149,8 +153,10 @@ class Channel:
         the bound of the arena goes through the socket.
 
         Args:
-            obj: Any contract object. Tensors from `empty` and handles from `share` are not
-                copied; until the peer has dropped them, a write to one changes what it sees.
+            obj: Any contract object. Tensors from `empty`, handles from `share` and CUDA
+                tensors are not copied, once the peer has shown that it can open the latter;
+                until it has dropped them, a write to one changes what it sees. Handles of
+                kind `"local"` can only go to a peer in this process.
             timeout: Seconds to wait; None for as long as it takes.
 
         Raises:
@@ -161,7 +167,8 @@ class Channel:
             PeerDied: The process at the other end ended without closing it.
         """
         check_timeout(timeout)
-        end, message = self._end, Outgoing(obj)
+        end = self._end
+        message = Outgoing(obj, (end,))
         outbox = end.started()
         try:
             if not end.send_now(outbox, message):
@@ -172,7 +179,8 @@ class Channel:
 
     async def asend(self, obj: object) -> None:
         """As `send`, without blocking the event loop while it waits. May be canceled."""
-        end, message = self._end, Outgoing(obj)
+        end = self._end
+        message = Outgoing(obj, (end,))
         outbox = end.started()
         try:
             if not end.send_now(outbox, message):
@@ -238,15 +246,17 @@ class Channel:
 
     @guarded
     def share(self, tensor: torch.Tensor, timeout: Timeout = None) -> TensorHandle:
-        """A handle of kind `"arena"` for a tensor, to send where it need not be resolved.
+        """A handle for a tensor, to send where it need not be resolved.
 
         Args:
-            tensor: A CPU tensor; copied into the arena unless it is there already.
+            tensor: A CPU tensor, copied into the arena unless it is there already, or a CUDA
+                tensor, which stays where it is.
             timeout: Seconds to wait for memory; None for as long as it takes.
 
         Returns:
-            The handle, which keeps the memory. Both here and at the peer it resolves any number
-            of times, always to the same memory; dropping it unresolved frees that too.
+            The handle, of kind `"arena"` or `"cuda_ipc"`, which keeps the memory. Both here
+            and at the peer it resolves any number of times, always to the same memory;
+            dropping it unresolved frees that too.
 
         Raises:
             ArenaFull: As `empty`.
@@ -254,6 +264,8 @@ class Channel:
         """
         check_shareable(tensor)
         pool = self._end.started().pool
+        if device_books().backend.owns(tensor):
+            return share_on_device(tensor)
         located = pool.locate(tensor.data_ptr(), tensor.nbytes) if tensor.is_contiguous() else None
         if located is None:
             copy = self.empty(tuple(tensor.shape), tensor.dtype, timeout)

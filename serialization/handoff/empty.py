@@ -11,6 +11,7 @@ from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import Problem
 from omniwire.contracts.tensors import tensor_problem
 from omniwire.serialization.buffer_writer import align
+from omniwire.serialization.handoff.device_books import device_books
 from omniwire.serialization.handoff.lease import OwnHold, own_bytes, slot_bytes
 from omniwire.serialization.handoff.ledger import BOOKS
 from omniwire.serialization.handoff.outbox import Outbox, allocating
@@ -56,12 +57,12 @@ def check_shape(shape: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
 
 
 def check_shareable(tensor: torch.Tensor) -> None:
-    """Check that a tensor can lie in an arena.
+    """Check that there can be a handle for a tensor.
 
     Raises:
-        ContractError: It is not a plain strided CPU tensor.
+        ContractError: It is not a plain strided tensor on the CPU or a CUDA device.
     """
     problem = tensor_problem(("tensor",), tensor)
-    if problem is None and not tensor.is_cpu:
-        problem = Problem(("tensor",), "device", "a CPU tensor", describe(tensor))
+    if problem is None and not (tensor.is_cpu or device_books().backend.owns(tensor)):
+        problem = Problem(("tensor",), "device", "a CPU or CUDA tensor", describe(tensor))
     raise_problems("share", [] if problem is None else [problem])

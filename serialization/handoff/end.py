@@ -44,7 +44,7 @@ class End:
         inbox: The receiving half.
         is_closed: Whether this process has dropped its copy.
         owner: The process that uses this end; None before it is used.
-        peer_pid: The process at the other end; None before its hello.
+        peer_pid: The process at the other end; None as long as it is not known.
         twin: The other end of a pair, if it is in this process too.
         receiver: What multiprocessing starts with this end as an argument.
 
@@ -288,15 +288,35 @@ class End:
             return PeerDied(f"expected a live peer, got {peer} ended without closing the channel")
         return PeerClosed(f"expected an open channel, got one whose other end {peer} has dropped")
 
+    def is_here(self) -> bool | None:
+        """Whether the peer is in this process; None if it is as yet, but may be given away."""
+        if self.peer_pid is not None:
+            return self.peer_pid == os.getpid()
+        twin = self.twin() if self.twin is not None else None
+        if twin is None or not twin._may_be_here(self._num_forks):
+            return False
+        return True if twin.owner is not None else None
+
+    def opens(self, device: int) -> bool | None:
+        """Whether the peer can open memory of a device; None if it was never tried."""
+        return None if self._outbox is None else self._outbox.ledger.opens(device)
+
+    def _may_be_here(self, num_forks: int) -> bool:
+        """Whether this end is used in this process, or else nobody can have been given it.
+
+        Args:
+            num_forks: How often this process had forked when the pair was made.
+        """
+        if self.is_closed or self.owner is not None:
+            return not self.is_closed and self.owner == os.getpid()
+        return self.receiver is None and num_forks == _num_forks()
+
     def _make_room_in_twin(self) -> None:
         """Take what is in the socket, if the other end is here too: its thread may be this one."""
         twin = self.twin() if self.twin is not None else None
-        if twin is None or twin.is_closed:
+        if twin is None or not twin._may_be_here(self._num_forks):
             return
-        is_here = twin.owner == os.getpid() or (
-            twin.owner is None and twin.receiver is None and self._num_forks == _num_forks()
-        )
-        if is_here and twin._receiving.acquire(blocking=False):
+        if twin._receiving.acquire(blocking=False):
             try:
                 twin.started()
                 twin.inbox.make_room()

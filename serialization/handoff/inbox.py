@@ -5,16 +5,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import torch
+
 from omniwire.contracts.errors import DecodeError, HandoffError
 from omniwire.contracts.handles import TensorHandle
 from omniwire.serialization.blob import frame_spans
 from omniwire.serialization.codec import decode_frames
 from omniwire.serialization.handoff.arena import Mapping, attach
+from omniwire.serialization.handoff.borrowing import Borrower
 from omniwire.serialization.handoff.descriptors import Descriptor, is_pidfd
 from omniwire.serialization.handoff.lease import Lease, SlotBytes, slot_bytes
 from omniwire.serialization.handoff.ledger import NUM_CELLS, ReaderLedger
+from omniwire.serialization.handoff.lending import HANDLE_PAYLOAD, LENT_HANDLE, LENT_TENSOR
 from omniwire.serialization.handoff.link import Link, Packet
-from omniwire.serialization.handoff.outgoing import HANDLE_PAYLOAD
 from omniwire.serialization.handoff.packets import (
     ARENA,
     COLLECT,
@@ -36,6 +39,7 @@ from omniwire.serialization.handoff.packets import (
 from omniwire.serialization.handoff.recording import Recorder
 from omniwire.serialization.handoff.sources import SlotSource, as_tensor
 from omniwire.serialization.limits import Limits
+from omniwire.serialization.reading import Attach
 
 _LIMITS: Final = Limits()
 
@@ -218,7 +222,7 @@ class Inbox:
 def _decode(
     frames: list[memoryview],
     recorder: Recorder | None,
-    attach_handle: Callable[[TensorHandle], TensorHandle] | None = None,
+    attach_handle: Attach | None = None,
 ) -> Any:
     if recorder is not None:
         recorder.received(frames)
@@ -275,9 +279,19 @@ class _Leases:
         contents = list(map(self.content, message.refs))
         handles = contents[message.num_frames :]
 
-        def attach_handle(handle: TensorHandle) -> TensorHandle:
+        borrower: Borrower | None = None
+
+        def attach_handle(handle: TensorHandle) -> TensorHandle | torch.Tensor:
+            nonlocal borrower
             payload = handle.payload
-            if not isinstance(payload, bytes) or not payload.startswith(HANDLE_PAYLOAD):
+            if not isinstance(payload, bytes):
+                return handle
+            if payload.startswith((LENT_TENSOR, LENT_HANDLE)):
+                if borrower is None:
+                    assert self._inbox.ledger is not None
+                    borrower = Borrower(handles, self._inbox.ledger)
+                return borrower.attach(handle, payload)
+            if not payload.startswith(HANDLE_PAYLOAD):
                 return handle
             number = payload[len(HANDLE_PAYLOAD) :]
             content = None

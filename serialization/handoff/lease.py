@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from omniwire.contracts.errors import HandoffError
 from omniwire.serialization.handoff.arena import Mapping, Slot
 from omniwire.serialization.handoff.ledger import Hold, ReaderLedger
 from omniwire.serialization.handoff.pool import Pool
@@ -32,6 +33,13 @@ class Lease:
         ledger, self._ledger = self._ledger, None
         if ledger is not None and os.getpid() == self._pid:
             ledger.release(self._cell, self._value)
+
+    def moved(self) -> "Lease":
+        """The same hold as another object; this one holds nothing any more."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is None:
+            raise HandoffError("expected what a message refers to, got it when it was given back")
+        return Lease(ledger, self._cell, self._value)
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not _is_finalizing():

@@ -6,6 +6,8 @@ A ledger belongs to one direction of a channel. Its memory:
     1        the sender's end was closed: set by the sender
     64       how often the reader lost descriptors: counted by the reader
     128      how many messages the reader has received: uint64, by the reader
+    192      one byte per device of the sender: whether the reader can open its memory, by the
+             reader: 1 if it can, 2 if it cannot, 0 if it was never tried
     4096     one byte per cell, by the reader
 
 A message that refers to a slot takes a cell and says which of two values will mean that the
@@ -29,9 +31,13 @@ WAITING: Final = 0
 CLOSED: Final = 1
 LOST: Final = 64
 RECEIVED: Final = 128
+DEVICES: Final = 192
 FIRST_CELL: Final = 4096
 NUM_CELLS: Final = 60 * 1024
 LEDGER_BYTES: Final = FIRST_CELL + NUM_CELLS
+
+MAX_DEVICES: Final = 64
+"""Memory of devices with higher numbers is always copied."""
 
 _COUNT: Final = struct.Struct("=Q")
 _NEVER: Final = 2  # a cell never has this value
@@ -112,6 +118,13 @@ class Ledger:
     def num_lost(self) -> int:
         """How often the reader has lost descriptors, modulo 256."""
         return self.memory[LOST]
+
+    def opens(self, device: int) -> bool | None:
+        """Whether the reader can open memory of a device; None if it was never tried."""
+        if device >= MAX_DEVICES:
+            return False
+        reported = self.memory[DEVICES + device]
+        return reported == 1 if reported else None
 
     def hold(self, hold: Hold, message: int) -> tuple[int, int]:
         """Keep something until the reader of a message is done with it.
@@ -208,6 +221,10 @@ class ReaderLedger:
     def count_lost(self) -> None:
         """Tell the sender that descriptors it sent did not arrive."""
         self.memory[LOST] = (self.memory[LOST] + 1) & 0xFF
+
+    def report(self, device: int, *, opens: bool) -> None:
+        """Tell the sender whether memory of one of its devices can be opened here."""
+        self.memory[DEVICES + device] = 1 if opens else 2
 
     def release(self, cell: int, value: int) -> None:
         """Give a slot back. Takes no lock: it may run in the collector, on any thread."""

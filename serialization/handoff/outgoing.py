@@ -1,24 +1,20 @@
 """A message on its way out: encoded, then placed in slots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from omniwire.contracts.errors import ArenaFull
-from omniwire.contracts.handles import TensorHandle
 from omniwire.serialization.blob import blob_parts
-from omniwire.serialization.buffer_writer import BufferWriter, FramePlan, align
+from omniwire.serialization.buffer_writer import align
 from omniwire.serialization.codec import encode_header
 from omniwire.serialization.converter import DETACH
 from omniwire.serialization.handoff.arena import Slot
+from omniwire.serialization.handoff.lending import LendingWriter, Peer
 from omniwire.serialization.handoff.packets import message_bytes, pack_message
 from omniwire.serialization.handoff.pool import Pool
-from omniwire.serialization.handoff.sources import SlotSource
 
 _MAX_INLINE_BYTES: Final = 32 * 1024
 """A header up to this size goes through the socket, a larger one through the arena."""
-
-HANDLE_PAYLOAD: Final = b"omniwire:slot:"
-"""Starts the payload of a handle on its way; its number among the message's handles follows."""
 
 
 class Place(NamedTuple):
@@ -43,21 +39,23 @@ class Outgoing:
 
     Args:
         obj: Any contract object.
+        peers: Who it is for.
 
     Raises:
         EncodeError: It cannot be encoded.
     """
 
-    def __init__(self, obj: object) -> None:
-        self._handles: list[FramePlan] = []
-        self._writer = BufferWriter()
-        token = DETACH.set(self._detach)
+    def __init__(self, obj: object, peers: Sequence[Peer]) -> None:
+        self._writer = LendingWriter(peers)
+        token = DETACH.set(self._writer.detach)
         try:
             self.header = encode_header(obj, self._writer)
         finally:
             DETACH.reset(token)
+        if self._writer.lending is not None:
+            self._writer.lending.end()
         self.num_frames = len(self._writer.plans)
-        self._plans = [*self._writer.plans, *self._handles]
+        self._plans = [*self._writer.plans, *self._writer.handles]
         self.is_placed = False
         self.places: list[Place] = []
         self.outsides: list[Slot] = []
@@ -107,11 +105,16 @@ class Outgoing:
                 self.in_place_bytes += num_bytes
             self.places.append(place)
         self.outsides = list(unused)
+        lending = self._writer.lending
+        if lending is not None:
+            handles = [place.slot for place in self.places[self.num_frames :]]
+            self.copied_bytes -= lending.place(handles, pool)
+            self.in_place_bytes += lending.shared_bytes
 
     def whole(self) -> Iterator[bytes | memoryview]:
         """The message as one buffer, for the socket, if it fits no slot."""
         self.copied_bytes += sum(nbytes for plan in self._plans for _, _, nbytes, _ in plan.pieces)
-        if self._handles:
+        if self._writer.handles:
             got = f"{self.copied_bytes}"
             raise ArenaFull(f"expected a message with handles to fit the arena, got {got} bytes")
         return blob_parts([pack_message([], 0, self.header), *self.frames()[1:]])
@@ -125,18 +128,3 @@ class Outgoing:
         while self._holds:
             pool, slot = self._holds.pop()
             pool.drop(slot)
-
-    def _detach(self, handle: TensorHandle) -> TensorHandle:
-        source = handle.payload
-        if not isinstance(source, SlotSource):
-            return handle
-        number = b"%d" % len(self._handles)
-        tensor = source.resolve_tensor()
-        if not tensor.nbytes:
-            number = b""
-        else:
-            plan = FramePlan()
-            plan.nbytes = tensor.nbytes
-            plan.pieces.append((0, tensor.data_ptr(), tensor.nbytes, tensor))
-            self._handles.append(plan)
-        return TensorHandle(handle.kind, handle.dtype, handle.shape, HANDLE_PAYLOAD + number)

@@ -54,7 +54,7 @@ def wait(channels: Sequence[Channel], timeout: Timeout = None) -> list[Channel]:
 
 
 def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
-    message = Outgoing(obj)
+    message = Outgoing(obj, [channel._end for channel in channels])
     failures: dict[int, HandoffError] = {}
     outboxes: dict[int, Outbox] = {}
     for number, channel in enumerate(channels):
