@@ -1,4 +1,4 @@
-"""Entry points of the two spawned processes; light to import, since the parent does so too."""
+"""Entry points of the spawned processes; light to import, since the parent does so too."""
 
 import contextlib
 import os
@@ -10,19 +10,19 @@ import omniwire as ow
 from omniwire.demo.events import Event, Progress, report_event, send_event
 from omniwire.demo.files import MediaFiles
 from omniwire.demo.problems import BadInput, DemoFailed, first_line
-from omniwire.demo.reports import ExecutorReport, ProcessorReport
+from omniwire.demo.reports import ExecutorReport, Outcome, ProcessorReport
 from omniwire.demo.transport import Transport
 
 
 def processor_main(
-    data: Connection, line: Connection, scratch: str, files: MediaFiles, save: str | None
+    line: Connection, scratch: str, transport: Transport, files: MediaFiles, save: str | None
 ) -> None:
     """Body of the processor process.
 
     Args:
-        data: This process's end of the data path.
         line: The writing end of its line to the parent.
         scratch: Folder for temporary files.
+        transport: This process's end of the data path.
         files: The media.
         save: Where to save the first request.
     """
@@ -37,9 +37,8 @@ def processor_main(
         # Bad media is refused above, before this import of transformers takes seconds.
         from omniwire.demo.processor import Processor  # noqa: PLC0415
 
-        processor = Processor("demo", media, save, progress)
+        processor = Processor(0, media, save, progress)
         requests = processor.prepare()
-        transport = Transport(data)
         progress.step("waiting for the executor")
         transport.recv()
         progress.step("sending the requests")
@@ -54,15 +53,14 @@ def processor_main(
     _run(line, scratch, work)
 
 
-def executor_main(data: Connection, line: Connection, scratch: str) -> None:
+def executor_main(line: Connection, scratch: str, transport: Transport) -> None:
     """Body of the executor process; arguments as for `processor_main`."""
 
     def work(progress: Progress) -> ExecutorReport:
         from omniwire.demo.agreement import NUM_REQUESTS  # noqa: PLC0415  # not for the parent
         from omniwire.demo.executor import BUDGET, Executor  # noqa: PLC0415
 
-        executor = Executor("executor", progress)
-        transport = Transport(data)
+        executor = Executor(0, progress)
         transport.send(BUDGET)  # the processor waits for it before it sends
         requests = [transport.recv() for _ in range(NUM_REQUESTS)]
         for chunk in executor.serve(requests):
@@ -72,10 +70,26 @@ def executor_main(data: Connection, line: Connection, scratch: str) -> None:
     _run(line, scratch, work)
 
 
+def ray_main(line: Connection, scratch: str, files: MediaFiles, save: str | None) -> None:
+    """Body of the process that drives Ray; arguments as for `processor_main`."""
+
+    def work(progress: Progress) -> Outcome:
+        from omniwire.demo.media import load_media  # noqa: PLC0415  # not for the parent
+
+        media = load_media(files)
+        progress.begin()
+        progress.step("importing Ray")
+        from omniwire.demo.ray_engine import run_actors  # noqa: PLC0415
+
+        return run_actors(media, save, scratch, progress)
+
+    _run(line, scratch, work)
+
+
 def _run(
     connection: Connection,
     scratch: str,
-    work: Callable[[Progress], ProcessorReport | ExecutorReport],
+    work: Callable[[Progress], ProcessorReport | ExecutorReport | Outcome],
 ) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -24,9 +24,20 @@ _INTERRUPTED: Final = 130
 )
 @click.option("--audio", "audios", metavar="FILE", multiple=True, help="A sound; may be repeated.")
 @click.option("--video", "videos", metavar="FILE", multiple=True, help="A video; may be repeated.")
+@click.option(
+    "--engine",
+    type=click.Choice(["processes", "ray"]),
+    default="processes",
+    show_default=True,
+    help="One processor and one executor process, or two actors of each on a local Ray.",
+)
 @click.option("--save", metavar="FILE", help="Keep the first request in FILE for later.")
 def demo_command(
-    images: tuple[str, ...], audios: tuple[str, ...], videos: tuple[str, ...], save: str | None
+    images: tuple[str, ...],
+    audios: tuple[str, ...],
+    videos: tuple[str, ...],
+    engine: str,
+    save: str | None,
 ) -> None:
     """Send real photographs, sounds and videos from a processor to an executor and back.
 
@@ -38,22 +49,24 @@ def demo_command(
     Exits with 0 if every proof at the end holds, 1 if one fails or a process breaks, 2 if the
     input cannot be used.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    extra, needed = ("demo,ray", (*_NEEDED, "ray")) if engine == "ray" else ("demo", _NEEDED)
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        _stop(f"needs {', '.join(missing)}: pip install 'omniwire[demo]'", _BAD_INPUT)
+        _stop(f"needs {', '.join(missing)}: pip install 'omniwire[{extra}]'", _BAD_INPUT)
     # These import what was just looked for.
     from omniwire.demo.files import MediaFiles  # noqa: PLC0415
     from omniwire.demo.proofs import prove  # noqa: PLC0415
     from omniwire.demo.report import make_console, print_report, progress_bar  # noqa: PLC0415
-    from omniwire.demo.supervise import NUM_STEPS, run_processes  # noqa: PLC0415
+    from omniwire.demo.supervise import NUM_STEPS, run_processes, run_ray  # noqa: PLC0415
 
     console = make_console()
     started = time.perf_counter()
     try:
         if save is not None:
             _check_save_path(save)
-        with progress_bar(console, NUM_STEPS) as bar:
-            outcome = run_processes(MediaFiles(images, audios, videos), save, bar.on_event)
+        run = run_ray if engine == "ray" else run_processes
+        with progress_bar(console, NUM_STEPS[engine]) as bar:
+            outcome = run(MediaFiles(images, audios, videos), save, bar.on_event)
     except BadInput as error:
         _stop(str(error), _BAD_INPUT)
     except DemoFailed as error:

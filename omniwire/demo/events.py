@@ -1,7 +1,7 @@
-"""What the two processes tell the parent: progress, problems and, at the end, a report.
+"""What the spawned processes tell the parent: progress, problems and, at the end, a report.
 
 This is the demo's own control line, JSON over a pipe. The data path is not here: requests
-and outputs travel between the two processes as omniwire messages.
+and outputs travel between processor and executor as omniwire contracts.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from typing import Literal
 
-from omniwire.demo.reports import ExecutorReport, ProcessorReport, Timing
+from omniwire.demo.reports import ExecutorReport, Outcome, ProcessorReport, Timing
 
 Kind = Literal["begin", "step", "detail", "report", "refused", "failed", "lost"]
 
@@ -26,7 +26,7 @@ class Event:
             (where the step is), `report` (finished well), `refused` (the input cannot be
             used), `failed` (something broke) or `lost` (the other process went away).
         text: What is being done, or what is wrong, on one line.
-        report: For `report`, a `ProcessorReport` or `ExecutorReport` as plain values.
+        report: For `report`, a `ProcessorReport`, `ExecutorReport` or `Outcome` as plain values.
     """
 
     kind: Kind
@@ -65,7 +65,7 @@ class Progress:
         self.timings.append(Timing(work, time.perf_counter() - started))
 
 
-def report_event(report: ProcessorReport | ExecutorReport) -> Event:
+def report_event(report: ProcessorReport | ExecutorReport | Outcome) -> Event:
     """The last event of a process that finished well."""
     return Event("report", report=asdict(report))
 

@@ -103,13 +103,13 @@ class Executor:
     """One engine: encoders, scheduler, encoder cache, language model; lives like its process.
 
     Args:
-        name: The executor.
+        number: The executor.
         progress: Told what is being done.
     """
 
-    def __init__(self, name: str, progress: Progress | None = None) -> None:
+    def __init__(self, number: int, progress: Progress | None = None) -> None:
         torch.set_num_threads(1)
-        self._name = name
+        self._number = number
         self._progress = Progress() if progress is None else progress
         self._progress.step("building the encoders")
         with self._progress.timed("build the encoders and the language model"):
@@ -158,7 +158,7 @@ class Executor:
     def report(self) -> ExecutorReport:
         """What it saw, once all is streamed."""
         return ExecutorReport(
-            name=self._name,
+            name=f"executor {self._number}",
             pid=os.getpid(),
             request_hashes=self._request_hashes,
             tensor_bytes=self._tensor_bytes,

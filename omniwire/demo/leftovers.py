@@ -1,7 +1,9 @@
 """What a run leaves behind: processes, descriptors, shared memory and temporary files."""
 
+import contextlib
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import Final
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # looked at, never written to
 _PROCESSES: Final = Path("/proc")
+
+_PATIENCE_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,14 @@ def left_behind(before: Snapshot, after: Snapshot, scratch: str) -> list[str]:
         f"descriptor {number} on {target}"
         for number, target in sorted(after.descriptors - before.descriptors)
     ]
-    # Other programs on the machine use the folder too. What one of them holds open is its own.
+    # Other programs on the machine use the folder too. What one of them holds open is its own,
+    # and what it is about to remove.
     found += [
         f"shared memory {name}"
         for name in sorted(after.shared_memory - before.shared_memory)
-        if not _is_held_open(str(_SHARED_MEMORY / name))
+        if _is_abandoned(_SHARED_MEMORY / name)
     ]
+    found += [f"process {pid} with open temporary files" for pid in users_of(scratch)]
     found += [f"temporary file {path.name}" for path in sorted(Path(scratch).iterdir())]
     return found
 
@@ -92,14 +98,47 @@ def _shared_memory_names() -> Iterator[str]:
                 continue
 
 
-def _is_held_open(path: str) -> bool:
-    """Whether a living process maps the file or has it open."""
+def _is_abandoned(path: Path) -> bool:
+    """Whether a file stays for a second without a process that uses it."""
+    deadline = time.monotonic() + 1
+    while path.exists() and not users_of(str(path)):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def users_of(path: str) -> list[int]:
+    """Ids of the processes that have a file open, or map it, or one in that folder."""
+    return [pid for pid in _processes() if _uses(pid, path)]
+
+
+def wait_for_users(folder: str) -> list[int]:
+    """Wait until no other process has a file in a folder open; those that do not stop."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        users = [pid for pid in users_of(folder) if pid != os.getpid()]
+        if not users or time.monotonic() > deadline:
+            return users
+        time.sleep(0.05)
+
+
+def _processes() -> Iterator[int]:
     for folder in _PROCESSES.glob("[0-9]*"):
-        try:
-            if path in (folder / "maps").read_text(errors="replace"):
+        yield int(folder.name)
+
+
+def _uses(pid: int, path: str) -> bool:
+    folder = _PROCESSES / str(pid)
+    try:
+        if path in (folder / "maps").read_text(errors="replace"):
+            return True
+        descriptors = list((folder / "fd").iterdir())
+    except OSError:  # it ended, or belongs to somebody else
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # it was closed while we looked
+            target = str(descriptor.readlink())
+            if target == path or target.startswith(f"{path}/"):
                 return True
-            if any(str(link.readlink()) == path for link in (folder / "fd").iterdir()):
-                return True
-        except OSError:  # it ended, or belongs to somebody else
-            continue
     return False

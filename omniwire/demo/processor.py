@@ -21,17 +21,17 @@ class Processor:
     """Makes requests of some media and collects their outputs; lives as long as its process.
 
     Args:
-        name: The processor; its requests' ids begin with it.
+        number: The processor; its requests' ids begin with it.
         media: What the requests show.
         save: Where to save the first request, if anywhere.
         progress: Told what is being done.
     """
 
     def __init__(
-        self, name: str, media: Media, save: str | None = None, progress: Progress | None = None
+        self, number: int, media: Media, save: str | None = None, progress: Progress | None = None
     ) -> None:
         torch.set_num_threads(1)
-        self._name = name
+        self._number = number
         self._media = media
         self._save = save
         self._progress = Progress() if progress is None else progress
@@ -41,16 +41,19 @@ class Processor:
         self._num_chunks = 0
         self._num_misplaced = 0
 
+    def request_ids(self) -> list[str]:
+        """The ids of its requests, in order."""
+        return [f"p{self._number}-{number}" for number in range(NUM_REQUESTS)]
+
     def prepare(self) -> list[ow.ProcessedRequest]:
         """Make `NUM_REQUESTS` requests, checked and ready to be sent.
 
         Raises:
             BadInput: The first one cannot be saved where it should.
         """
-        for number in range(NUM_REQUESTS):
+        for number, request_id in enumerate(self.request_ids()):
             self._progress.step(f"preparing request {number + 1} of {NUM_REQUESTS}")
             media = self._media.reversed() if number % 2 else self._media
-            request_id = f"{self._name}-{number}"
             with self._progress.timed(f"Hugging Face processors, prompt, hashes: {request_id}"):
                 request = build_request(request_id, media, _TASKS[number])
             with self._progress.timed(f"check_producer: {request_id}"):
@@ -88,7 +91,7 @@ class Processor:
         """
         outputs = [self._finished[request_id] for request_id in self._requests]
         return ProcessorReport(
-            name=self._name,
+            name=f"processor {self._number}",
             pid=os.getpid(),
             media=[
                 MediaRow(medium.name, medium.decoded, num_items(medium))

@@ -1,11 +1,14 @@
-"""The parent's part: start both processes, follow them, and let nothing hang or survive."""
+"""The parent's part: start processes, follow them, and let nothing hang or survive."""
 
+import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.resource_tracker
+import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -14,26 +17,30 @@ from typing import Final
 
 import cattrs
 
-from omniwire.demo.children import executor_main, processor_main
+from omniwire.demo.children import executor_main, processor_main, ray_main
 from omniwire.demo.events import Event, read_event
 from omniwire.demo.files import MediaFiles
-from omniwire.demo.leftovers import left_behind, take_snapshot
+from omniwire.demo.leftovers import left_behind, take_snapshot, wait_for_users
 from omniwire.demo.problems import BadInput, DemoFailed
 from omniwire.demo.reports import ExecutorReport, Outcome, ProcessorReport
+from omniwire.demo.transport import Transport
 
-NUM_STEPS: Final = 12
-"""Steps that both processes announce together."""
+NUM_STEPS: Final = {"processes": 12, "ray": 7}
+"""Steps that each engine announces."""
 
 SILENCE_S: Final = 300.0
-"""Seconds without a word from either process after which the run counts as hung."""
+"""Seconds without a word from any process after which the run counts as hung."""
 
 _EXIT_S: Final = 10.0
+
+_Bodies = Mapping[str, tuple[Callable[..., None], tuple[object, ...]]]
+"""By name, what a process runs, and what it is given after its line and the scratch folder."""
 
 
 def run_processes(
     files: MediaFiles, save: str | None, on_event: Callable[[Event], None]
 ) -> Outcome:
-    """Run the processor and the executor process to their end.
+    """Run a processor and an executor process to their end.
 
     Args:
         files: The media.
@@ -44,16 +51,12 @@ def run_processes(
         BadInput: The input cannot be used.
         DemoFailed: A process died, hung or met an error.
     """
-    # Spawning starts multiprocessing's own tracker, which lives as long as this process.
-    multiprocessing.resource_tracker.ensure_running()
-    before = take_snapshot()
-    scratch = tempfile.mkdtemp(prefix="omniwire-demo-")
-    try:
-        with terminable():
-            reports = _run(files, save, scratch, on_event)
-        left = left_behind(before, take_snapshot(), scratch)
-    finally:
-        shutil.rmtree(scratch)
+    ends = Transport.pair()
+    bodies: _Bodies = {
+        "processor": (processor_main, (ends[0], files, save)),
+        "executor": (executor_main, (ends[1],)),
+    }
+    reports, left = _run(bodies, ends, on_event)
     return Outcome(
         [cattrs.structure(reports["processor"], ProcessorReport)],
         [cattrs.structure(reports["executor"], ExecutorReport)],
@@ -61,25 +64,47 @@ def run_processes(
     )
 
 
+def run_ray(files: MediaFiles, save: str | None, on_event: Callable[[Event], None]) -> Outcome:
+    """Run several processor and executor actors of a local Ray to their end.
+
+    Ray is started by a process of its own, since it leaves threads, descriptors and signal
+    handlers behind. Arguments and errors as for `run_processes`.
+    """
+    reports, left = _run({"Ray": (ray_main, (files, save))}, (), on_event)
+    outcome = cattrs.structure(reports["Ray"], Outcome)
+    return dataclasses.replace(outcome, left=outcome.left + left)
+
+
 def _run(
-    files: MediaFiles,
-    save: str | None,
+    bodies: _Bodies, ends: Sequence[Transport], on_event: Callable[[Event], None]
+) -> tuple[dict[str, dict[str, object]], list[str]]:
+    """Run processes to their end; what each reported, and what they left behind."""
+    # Spawning starts multiprocessing's own tracker, which lives as long as this process.
+    multiprocessing.resource_tracker.ensure_running()
+    before = take_snapshot()
+    scratch = tempfile.mkdtemp(prefix="omniwire-")
+    try:
+        with _terminable():
+            reports = _run_in(scratch, bodies, ends, on_event)
+        return reports, left_behind(before, take_snapshot(), scratch)
+    finally:
+        for pid in wait_for_users(scratch):  # none, unless Ray was broken off
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(scratch)
+
+
+def _run_in(
     scratch: str,
+    bodies: _Bodies,
+    ends: Sequence[Transport],
     on_event: Callable[[Event], None],
 ) -> dict[str, dict[str, object]]:
     context = multiprocessing.get_context("spawn")
-    processor_data, executor_data = context.Pipe()
-    processor_line, processor_end = context.Pipe(duplex=False)
-    executor_line, executor_end = context.Pipe(duplex=False)
+    pipes = {name: context.Pipe(duplex=False) for name in bodies}
     processes = {
-        "processor": context.Process(
-            target=processor_main,
-            args=(processor_data, processor_end, scratch, files, save),
-            daemon=True,
-        ),
-        "executor": context.Process(
-            target=executor_main, args=(executor_data, executor_end, scratch), daemon=True
-        ),
+        name: context.Process(target=main, args=(pipes[name][1], scratch, *args), daemon=True)
+        for name, (main, args) in bodies.items()
     }
     started: dict[str, SpawnProcess] = {}
     try:
@@ -88,9 +113,8 @@ def _run(
                 process.start()
                 started[name] = process
         # Only the children hold these now, so that their end is noticed.
-        for connection in (processor_data, executor_data, processor_end, executor_end):
-            connection.close()
-        lines = {"processor": processor_line, "executor": executor_line}
+        _close(ends, [end for _, end in pipes.values()])
+        lines = {name: line for name, (line, _) in pipes.items()}
         reports = _follow(lines, started, on_event)
         for name, process in started.items():
             process.join(_EXIT_S)
@@ -99,11 +123,7 @@ def _run(
         return reports
     finally:
         _end(started)
-        for connection in (
-            processor_data, executor_data, processor_end, executor_end,
-            processor_line, executor_line,
-        ):  # fmt: skip
-            connection.close()
+        _close(ends, [end for pipe in pipes.values() for end in pipe])
 
 
 def _follow(
@@ -111,14 +131,14 @@ def _follow(
     processes: dict[str, SpawnProcess],
     on_event: Callable[[Event], None],
 ) -> dict[str, dict[str, object]]:
-    """Read both lines until each process has reported, or one tells of a problem."""
+    """Read all lines until each process has reported, or one tells of a problem."""
     reports: dict[str, dict[str, object]] = {}
     lost: list[str] = []
     waiting = {connection: name for name, connection in lines.items()}
     while len(reports) + len(lost) < len(lines):
         ready = wait(list(waiting), SILENCE_S)
         if not ready:
-            raise DemoFailed(f"no word from either process for {SILENCE_S:.0f} seconds")
+            raise DemoFailed(f"no word from any process for {SILENCE_S:.0f} seconds")
         for connection in ready:
             assert isinstance(connection, Connection)
             name = waiting[connection]
@@ -166,6 +186,13 @@ def _end(processes: dict[str, SpawnProcess]) -> None:
         process.close()
 
 
+def _close(ends: Sequence[Transport], pipes: Sequence[Connection]) -> None:
+    for end in ends:
+        end.close()
+    for pipe in pipes:
+        pipe.close()
+
+
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Put Ctrl-C off to the end of the block."""
@@ -177,7 +204,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def _terminable() -> Iterator[None]:
     """Let a termination request unwind this process, so that it ends its children first."""
 
     def unwind(number: int, _frame: FrameType | None) -> None:

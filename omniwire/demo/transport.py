@@ -1,21 +1,28 @@
 """The data path between a processor and an executor process: contract objects, both ways."""
 
+import multiprocessing
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 import omniwire as ow
 
 
 class Transport:
-    """One process's end of the data path; lives as long as its connection.
+    """One end of the data path; travels to a process as an argument, and lives until `close`.
 
     Args:
-        connection: This process's end of a two-way pipe.
+        connection: One end of a two-way pipe.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._stats = {"sent in messages": 0, "received in messages": 0}
+
+    @classmethod
+    def pair(cls) -> tuple[Self, Self]:
+        """Two ends that are connected."""
+        one, other = multiprocessing.get_context("spawn").Pipe()
+        return cls(one), cls(other)
 
     def send(self, obj: object) -> None:
         """Send one contract object.
@@ -42,3 +49,7 @@ class Transport:
     def stats(self) -> dict[str, int]:
         """Bytes so far, by what they are."""
         return dict(self._stats)
+
+    def close(self) -> None:
+        """Close this process's copy of this end."""
+        self._connection.close()

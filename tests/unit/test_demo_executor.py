@@ -35,7 +35,7 @@ def small_media() -> Media:
 
 
 def run(media: Media) -> tuple[ProcessorReport, ExecutorReport]:
-    processor, executor = Processor("p", media), Executor("e")
+    processor, executor = Processor(0, media), Executor(0)
     for chunk in executor.serve(processor.prepare()):
         processor.take(chunk)
     assert processor.is_done
@@ -52,7 +52,7 @@ def failed(processor: ProcessorReport, executor: ExecutorReport) -> list[str]:
 def test_everything_but_the_processes_is_proved_in_one_process() -> None:
     processor, executor = run(small_media())
     assert failed(processor, executor) == []
-    assert list(processor.request_hashes) == ["p-0", "p-1"]
+    assert list(processor.request_hashes) == ["p0-0", "p0-1"]
     assert processor.num_chunks == 2 * 12
     # 12 + 200 + 200 + 2 + 4 rows, once, of two requests with five items each
     assert sum(row.embedding_rows for row in executor.iterations) == 418
@@ -95,12 +95,12 @@ def test_an_oversized_item_is_refused_by_name() -> None:
     photograph = Photograph("large", Image.effect_noise((1200, 1200), 50).convert("RGB"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("omniwire.demo.preprocess.MAX_ROWS_PER_IMAGE", 500)
-        requests = Processor("p", Media((photograph,))).prepare()
+        requests = Processor(0, Media((photograph,))).prepare()
     with pytest.raises(ow.AdmissionError, match=r"1600") as caught:
-        list(Executor("e").serve(requests))
-    assert caught.value.request_id == "p-0"
+        list(Executor(0).serve(requests))
+    assert caught.value.request_id == "p0-0"
 
 
 def test_a_request_without_media_is_refused() -> None:
     with pytest.raises((DemoFailed, ow.OmniwireError)):
-        list(Executor("e").serve([ow.ProcessedRequest("r", [1])]))
+        list(Executor(0).serve([ow.ProcessedRequest("r", [1])]))

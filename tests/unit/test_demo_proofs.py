@@ -16,7 +16,7 @@ from omniwire.demo.proofs import prove
 from omniwire.demo.reports import ExecutorReport, IterationRow, Outcome, ProcessorReport
 
 PROCESSOR = ProcessorReport(
-    name="p",
+    name="processor 0",
     pid=11,
     media=[],
     request_fields=[],
@@ -32,7 +32,7 @@ PROCESSOR = ProcessorReport(
     timings=[],
 )
 EXECUTOR = ExecutorReport(
-    name="e",
+    name="executor 0",
     pid=12,
     request_hashes={"r": "aa" * 32},
     tensor_bytes=90,
