@@ -30,6 +30,7 @@ _STRATEGIES: Final = {
     "OmniOutput": "omni_outputs",
     "OutputChunk": "output_chunks",
     "OutputSpec": "output_specs",
+    "Problem": "problems",
     "ProcessedRequest": "processed_requests",
     "RequestOutput": "request_outputs",
     "Stack": "stacks",

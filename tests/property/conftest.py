@@ -24,7 +24,7 @@ def _contracts(*handle_kinds):
         "MultimodalInput": st.multimodal_inputs(),
         "MultimodalRuntimeData": st.runtime_data(),
         "MultimodalParams": st.multimodal_params(handle_kinds=handle_kinds),
-        "TensorHandle": st.tensor_handles(kinds=handle_kinds),
+        "TensorHandle": st.tensor_handles(handle_kinds=handle_kinds),
         "TokenIds": st.token_ids(),
         "ProcessedRequest": st.processed_requests(handle_kinds=handle_kinds),
         "DisaggregatedParams": st.disaggregated_params(handle_kinds=handle_kinds),

@@ -197,7 +197,7 @@ EVERY_CONTRACT = hst.fixed_dictionaries(
         "processed_request": st.processed_requests(handle_kinds=SENT),
         "request_output": st.request_outputs(handle_kinds=SENT),
         "runtime_data": st.runtime_data(),
-        "tensor_handle": st.tensor_handles(kinds=SENT),
+        "tensor_handle": st.tensor_handles(handle_kinds=SENT),
         "token_ids": st.token_ids(),
     }
 )

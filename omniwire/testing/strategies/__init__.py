@@ -2,8 +2,11 @@
 
 The valid ones are small by default and reach into the corners: every data type and memory
 layout, NaNs with payloads, items of several modalities in any order, integers up to their
-bounds. Each strategy of invalid ones draws an `Invalid`: a call that must be refused, with the
-path and code of its one problem.
+bounds. Keyword arguments narrow them down: which modalities and how many items, how payload
+fields divide (`PAYLOAD_LAYOUTS`), how model outputs nest (`OUTPUT_LAYOUTS`), and of tensors the
+data types, devices, memory layouts and kinds of handles (`TensorKnobs`). Each strategy of
+invalid ones draws an `Invalid`: a call that must be refused, with the path and code of its one
+problem.
 
 >>> from hypothesis import given
 >>> from omniwire.contracts import check_producer
@@ -46,14 +49,24 @@ from omniwire.testing.strategies.invalid_requests import (
     invalid_processed_requests,
 )
 from omniwire.testing.strategies.items import item_metadata, item_partitions, item_refs
+from omniwire.testing.strategies.knobs import (
+    ARRAY_LAYOUTS,
+    MEMORY_LAYOUTS,
+    OUTPUT_LAYOUTS,
+    PAYLOAD_LAYOUTS,
+    TENSOR_LAYOUTS,
+    TensorKnobs,
+)
 from omniwire.testing.strategies.outputs import (
     accumulation_rules,
     concats,
     omni_outputs,
     output_chunks,
     output_specs,
+    problems,
     request_outputs,
     stacks,
+    wire_errors,
 )
 from omniwire.testing.strategies.payloads import (
     payload_values,
@@ -70,7 +83,13 @@ from omniwire.testing.strategies.requests import (
 from omniwire.testing.strategies.tokens import token_ids
 
 __all__ = [
+    "ARRAY_LAYOUTS",
+    "MEMORY_LAYOUTS",
+    "OUTPUT_LAYOUTS",
+    "PAYLOAD_LAYOUTS",
+    "TENSOR_LAYOUTS",
     "Invalid",
+    "TensorKnobs",
     "accumulation_rules",
     "arrays",
     "concats",
@@ -104,6 +123,7 @@ __all__ = [
     "output_specs",
     "payload_values",
     "payloads",
+    "problems",
     "processed_requests",
     "request_outputs",
     "requests_refused_by_admission",
@@ -113,4 +133,5 @@ __all__ = [
     "tensor_handles",
     "tensors",
     "token_ids",
+    "wire_errors",
 ]

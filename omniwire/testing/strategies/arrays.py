@@ -1,7 +1,7 @@
 """Tensors and arrays: every data type, odd memory layouts, odd bit patterns."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -12,22 +12,12 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from omniwire.contracts.describe import describe
 from omniwire.contracts.tensors import logical_bytes
+from omniwire.testing.strategies.bits import contents
+from omniwire.testing.strategies.knobs import ARRAY_LAYOUTS, TENSOR_LAYOUTS, check_names
 
 Shape = tuple[int, ...]
 
 _QUANTIZED: Final = ("qint", "quint")
-
-# Little-endian ends of floats that go wrong most often: -0.0, infinities and NaNs (quiet,
-# negative) of half, bfloat, single and double precision. Cut to the size of a data type.
-_TOPS: Final = (
-    b"\x80",
-    b"\x80\x3f",
-    b"\x00\x7c",
-    b"\x80\x7f",
-    b"\xf0\x7f",
-    b"\x00\xfe",
-    b"\xc0\xff",
-)
 
 _NUMPY_DTYPES: Final = tuple(
     np.dtype(name)
@@ -52,55 +42,75 @@ def strided_dtypes() -> tuple[torch.dtype, ...]:
     return tuple(found)
 
 
+def numpy_dtypes(dtypes: Sequence[torch.dtype]) -> "tuple[np.dtype[np.generic], ...]":
+    """Those of numpy's data types that are among torch's."""
+    names = {str(dtype).removeprefix("torch.") for dtype in dtypes}
+    return tuple(dtype for dtype in _NUMPY_DTYPES if dtype.name in names)
+
+
 def shapes(*, max_dims: int = 4) -> SearchStrategy[Shape]:
     """Shapes of up to `max_dims` dimensions of 0 to 3."""
     return st.lists(st.integers(0, 3), max_size=max_dims).map(tuple)
 
 
-@st.composite
 def tensors(
-    draw: DrawFn,
     *,
-    dtypes: SearchStrategy[torch.dtype] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
     shapes: SearchStrategy[Shape] | None = None,
-) -> torch.Tensor:
-    """CPU tensors of every strided data type, with any bits, in any layout.
+    devices: Sequence[str] = ("cpu",),
+    memory_layouts: Sequence[str] = TENSOR_LAYOUTS,
+) -> SearchStrategy[torch.Tensor]:
+    """Tensors of every strided data type, with any bits, in any layout.
 
     Among them are tensors without elements and without dimensions; transposed, sliced,
     expanded and oddly strided ones; ones with a conjugate or negative bit; NaNs with a
     payload, infinities and -0.0.
 
     Args:
-        draw: Supplied by Hypothesis.
         dtypes: Data types to draw from; by default all.
         shapes: Shapes to draw from; by default up to 4 dimensions of 0 to 3.
+        devices: Devices to draw from.
+        memory_layouts: How they lie in memory, out of `TENSOR_LAYOUTS`. Where a data type
+            cannot be conjugated, such a tensor is contiguous.
+
+    Raises:
+        ValueError: A layout is unknown.
+
+    >>> from hypothesis import find
+    >>> find(tensors(dtypes=[torch.int8], memory_layouts=["transposed"]), lambda one: one.ndim > 1)
+    tensor([], size=(0, 0), dtype=torch.int8)
     """
-    dtype = draw(_DTYPES if dtypes is None else dtypes)
-    shape = draw(_SHAPES if shapes is None else shapes)
-    tensor = draw(st.sampled_from(_TENSOR_LAYOUTS))(draw, dtype, shape)
-    if not _is_printable(dtype):
-        _make_printable(tensor)
-    return tensor
+    check_names("memory_layouts", memory_layouts, TENSOR_LAYOUTS)
+    return _tensors(
+        _DTYPES if dtypes is None else st.sampled_from(list(dtypes)),
+        _SHAPES if shapes is None else shapes,
+        st.sampled_from(list(devices)),
+        st.sampled_from(list(memory_layouts)),
+    )
 
 
-@st.composite
 def arrays(
-    draw: DrawFn,
     *,
-    dtypes: SearchStrategy["np.dtype[np.generic]"] | None = None,
+    dtypes: "Sequence[np.dtype[np.generic]] | None" = None,
     shapes: SearchStrategy[Shape] | None = None,
-) -> np.ndarray:
+    memory_layouts: Sequence[str] = ARRAY_LAYOUTS,
+) -> SearchStrategy[np.ndarray]:
     """Numpy arrays of every data type that a contract carries, with any bits, in any layout.
 
     Args:
-        draw: Supplied by Hypothesis.
         dtypes: Data types to draw from; by default all.
         shapes: Shapes to draw from; by default up to 4 dimensions of 0 to 3.
+        memory_layouts: How they lie in memory, out of `ARRAY_LAYOUTS`.
+
+    Raises:
+        ValueError: A layout is unknown.
     """
-    dtype = draw(st.sampled_from(_NUMPY_DTYPES) if dtypes is None else dtypes)
-    shape = draw(_SHAPES if shapes is None else shapes)
-    array: np.ndarray = draw(st.sampled_from(_ARRAY_LAYOUTS))(draw, dtype, shape)
-    return array
+    check_names("memory_layouts", memory_layouts, ARRAY_LAYOUTS)
+    return _arrays(
+        st.sampled_from(_NUMPY_DTYPES if dtypes is None else list(dtypes)),
+        _SHAPES if shapes is None else shapes,
+        st.sampled_from(list(memory_layouts)),
+    )
 
 
 _SHAPES: Final = shapes()
@@ -109,37 +119,49 @@ _DTYPES: Final = st.sampled_from(
 ) | st.sampled_from(strided_dtypes())
 
 
-def _contents(draw: DrawFn, component_bytes: int, count: int, *, is_bool: bool) -> bytes:
-    """The bytes of `count` numbers, either arbitrary or picked from the awkward ones."""
-    if is_bool:
-        return draw(_joined((b"\x00", b"\x01"), count))
-    size = count * component_bytes
-    return draw(_joined(_awkward(component_bytes), count) | st.binary(min_size=size, max_size=size))
+@st.composite
+def _tensors(
+    draw: DrawFn,
+    dtypes: SearchStrategy[torch.dtype],
+    shapes: SearchStrategy[Shape],
+    devices: SearchStrategy[str],
+    layouts: SearchStrategy[str],
+) -> torch.Tensor:
+    dtype, shape, device = draw(dtypes), draw(shapes), draw(devices)
+
+    def make(shape: Sequence[int], dtype: torch.dtype = dtype) -> torch.Tensor:
+        """A contiguous tensor with drawn contents."""
+        content = contents(draw, dtype.itemsize, prod(shape), _kind_of(dtype))
+        if not content:
+            return torch.empty(0, dtype=torch.uint8, device=device).view(dtype).reshape(shape)
+        values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return values.to(device).view(dtype).reshape(shape)
+
+    tensor = _TENSOR_MAKERS[draw(layouts)](draw, make, dtype, shape)
+    if not _is_printable(dtype):
+        _make_printable(tensor)
+    return tensor
 
 
-@functools.cache
-def _joined(patterns: Sequence[bytes], count: int) -> SearchStrategy[bytes]:
-    return st.lists(st.sampled_from(patterns), min_size=count, max_size=count).map(b"".join)
+@st.composite
+def _arrays(
+    draw: DrawFn,
+    dtypes: "SearchStrategy[np.dtype[np.generic]]",
+    shapes: SearchStrategy[Shape],
+    layouts: SearchStrategy[str],
+) -> np.ndarray:
+    dtype, shape = draw(dtypes), draw(shapes)
+
+    def make(shape: Sequence[int]) -> np.ndarray:
+        content = contents(draw, dtype.itemsize, prod(shape), dtype.kind)
+        return np.frombuffer(bytearray(content), dtype).reshape(shape)
+
+    return _ARRAY_MAKERS[draw(layouts)](draw, make, shape)
 
 
-@functools.cache
-def _awkward(size: int) -> tuple[bytes, ...]:
-    """Bit patterns of `size` bytes: 0, 1 and -1 as integers, then ends of floats."""
-    patterns = [bytes(size), b"\x01".ljust(size, b"\x00"), b"\xff" * size]
-    patterns += [
-        (low * (size - len(top)) + top)[-size:] for top in _TOPS for low in (b"\x00", b"\x01")
-    ]
-    return tuple(dict.fromkeys(patterns))
-
-
-def _tensor(draw: DrawFn, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """A contiguous tensor with drawn contents."""
-    component_bytes = dtype.itemsize // 2 if dtype.is_complex else dtype.itemsize
-    count = prod(shape) * (dtype.itemsize // component_bytes)
-    content = _contents(draw, component_bytes, count, is_bool=dtype is torch.bool)
-    if not content:
-        return torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype).reshape(shape)
+def _kind_of(dtype: torch.dtype) -> str:
+    """As numpy has it: `"b"` for booleans, `"c"` for complex numbers."""
+    return "b" if dtype is torch.bool else "c" if dtype.is_complex else ""
 
 
 @functools.cache
@@ -153,7 +175,8 @@ def _is_printable(dtype: torch.dtype) -> bool:
 
 def _make_printable(tensor: torch.Tensor) -> None:
     """Give a tensor that has no repr a text for the reports of Hypothesis and IPython."""
-    text = f"<{describe(tensor)} with bytes {logical_bytes(tensor).numpy().tobytes().hex(' ')}>"
+    content = logical_bytes(tensor).cpu().numpy().tobytes().hex(" ")
+    text = f"<{describe(tensor)} with bytes {content}>"
 
     def print_text(printer: Any, _: bool) -> None:
         printer.text(text)
@@ -161,85 +184,91 @@ def _make_printable(tensor: torch.Tensor) -> None:
     vars(tensor)["_repr_pretty_"] = print_text
 
 
-def _transposed(draw: DrawFn, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+_Make = Callable[..., torch.Tensor]
+_MakeArray = Callable[[Sequence[int]], np.ndarray]
+
+
+def _contiguous(_: DrawFn, make: _Make, __: torch.dtype, shape: Shape) -> torch.Tensor:
+    return make(shape)
+
+
+def _transposed(draw: DrawFn, make: _Make, _: torch.dtype, shape: Shape) -> torch.Tensor:
     order = draw(st.permutations(range(len(shape))))
     inverse = sorted(range(len(shape)), key=order.__getitem__)
-    return _tensor(draw, dtype, [shape[dim] for dim in order]).permute(inverse)
+    return make([shape[dim] for dim in order]).permute(inverse)
 
 
-def _sliced(draw: DrawFn, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+def _sliced(draw: DrawFn, make: _Make, _: torch.dtype, shape: Shape) -> torch.Tensor:
     if not shape:
-        return _tensor(draw, dtype, (2,))[1]
+        return make((2,))[1]
     dim = draw(st.integers(0, len(shape) - 1))
-    whole = _tensor(draw, dtype, _with_extent(shape, dim, 2 * shape[dim] + 1))
+    whole = make(_with_extent(shape, dim, 2 * shape[dim] + 1))
     return whole[(slice(None),) * dim + (slice(1, None, 2),)]
 
 
-def _expanded(draw: DrawFn, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+def _expanded(draw: DrawFn, make: _Make, _: torch.dtype, shape: Shape) -> torch.Tensor:
     if not shape:
-        return _tensor(draw, dtype, shape)
+        return make(shape)
     dim = draw(st.integers(0, len(shape) - 1))
-    return _tensor(draw, dtype, _with_extent(shape, dim, 1)).expand(shape)
+    return make(_with_extent(shape, dim, 1)).expand(shape)
 
 
-def _oddly_strided(draw: DrawFn, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+def _with_stray_strides(_: DrawFn, make: _Make, __: torch.dtype, shape: Shape) -> torch.Tensor:
     """Dimensions of one element may have any stride and still count as contiguous."""
-    whole = _tensor(draw, dtype, shape)
+    whole = make(shape)
     strides = [7 if n == 1 else stride for n, stride in zip(shape, whole.stride(), strict=True)]
     return whole.as_strided(shape, strides)
 
 
-def _conjugated(draw: DrawFn, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+def _conjugated(_: DrawFn, make: _Make, dtype: torch.dtype, shape: Shape) -> torch.Tensor:
     """Tensors whose stored bits are not their values, where the data type allows for them."""
     if dtype.is_complex and dtype is not torch.complex32:  # torch warns when it resolves one
-        return _tensor(draw, dtype, shape).conj()
+        return make(shape).conj()
     if dtype in _COMPLEX_OF:
-        return _tensor(draw, _COMPLEX_OF[dtype], shape).conj().imag
-    return _tensor(draw, dtype, shape)
+        return make(shape, _COMPLEX_OF[dtype]).conj().imag
+    return make(shape)
 
 
-def _array(draw: DrawFn, dtype: "np.dtype[np.generic]", shape: Sequence[int]) -> np.ndarray:
-    component_bytes = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-    count = prod(shape) * (dtype.itemsize // component_bytes)
-    content = _contents(draw, component_bytes, count, is_bool=dtype.kind == "b")
-    return np.frombuffer(bytearray(content), dtype).reshape(shape)
+def _contiguous_array(_: DrawFn, make: _MakeArray, shape: Shape) -> np.ndarray:
+    return make(shape)
 
 
-def _transposed_array(draw: DrawFn, dtype: "np.dtype[np.generic]", shape: Shape) -> np.ndarray:
-    return _array(draw, dtype, shape[::-1]).T
+def _transposed_array(_: DrawFn, make: _MakeArray, shape: Shape) -> np.ndarray:
+    return make(shape[::-1]).T
 
 
-def _reversed_array(draw: DrawFn, dtype: "np.dtype[np.generic]", shape: Shape) -> np.ndarray:
-    return _array(draw, dtype, shape)[(slice(None, None, -1),) * len(shape) + (...,)]
-
-
-def _sliced_array(draw: DrawFn, dtype: "np.dtype[np.generic]", shape: Shape) -> np.ndarray:
+def _sliced_array(_: DrawFn, make: _MakeArray, shape: Shape) -> np.ndarray:
     if not shape:
-        return _array(draw, dtype, (2,))[1, ...]
-    return _array(draw, dtype, _with_extent(shape, 0, 2 * shape[0] + 1))[1::2]
+        return make((2,))[1, ...]
+    return make(_with_extent(shape, 0, 2 * shape[0] + 1))[1::2]
 
 
-def _broadcast_array(draw: DrawFn, dtype: "np.dtype[np.generic]", shape: Shape) -> np.ndarray:
+def _broadcast_array(_: DrawFn, make: _MakeArray, shape: Shape) -> np.ndarray:
     """A read-only array."""
-    return np.broadcast_to(_array(draw, dtype, shape[1:]), shape)
+    return np.broadcast_to(make(shape[1:]), shape)
+
+
+def _reversed_array(_: DrawFn, make: _MakeArray, shape: Shape) -> np.ndarray:
+    return make(shape)[(slice(None, None, -1),) * len(shape) + (...,)]
 
 
 def _with_extent(shape: Shape, dim: int, extent: int) -> list[int]:
     return [*shape[:dim], extent, *shape[dim + 1 :]]
 
 
-_TENSOR_LAYOUTS: Final[Sequence[Callable[[DrawFn, torch.dtype, Shape], torch.Tensor]]] = (
-    _tensor,
-    _transposed,
-    _sliced,
-    _expanded,
-    _oddly_strided,
-    _conjugated,
+_TENSOR_MAKERS: Final[Mapping[str, Callable[[DrawFn, _Make, torch.dtype, Shape], torch.Tensor]]] = (
+    dict(
+        zip(
+            TENSOR_LAYOUTS,
+            (_contiguous, _transposed, _sliced, _expanded, _with_stray_strides, _conjugated),
+            strict=True,
+        )
+    )
 )
-_ARRAY_LAYOUTS: Final[Sequence[Callable[[DrawFn, "np.dtype[np.generic]", Shape], np.ndarray]]] = (
-    _array,
-    _transposed_array,
-    _reversed_array,
-    _sliced_array,
-    _broadcast_array,
+_ARRAY_MAKERS: Final[Mapping[str, Callable[[DrawFn, _MakeArray, Shape], np.ndarray]]] = dict(
+    zip(
+        ARRAY_LAYOUTS,
+        (_contiguous_array, _transposed_array, _sliced_array, _broadcast_array, _reversed_array),
+        strict=True,
+    )
 )

@@ -52,6 +52,7 @@ def invalid_token_ids() -> SearchStrategy[Invalid]:
             _at_root(
                 wrong("ids", st.builds(torch.zeros, st.just((1, 2)), dtype=_INT_DTYPES), "shape")
             ),
+            _at_root(wrong("ids", _NOT_ON_THE_CPU, "device")),
         ],
     )
 
@@ -74,6 +75,9 @@ def invalid_runtime_data() -> SearchStrategy[Invalid]:
 
 
 _INT_DTYPES: Final = st.sampled_from([torch.int64, torch.int32, torch.uint8])
+_NOT_ON_THE_CPU: Final = st.builds(
+    torch.zeros, st.just(8), dtype=_INT_DTYPES, device=st.just("meta")
+)
 
 
 def _at_root(defect: Defect) -> Defect:
@@ -327,6 +331,7 @@ _SOURCE_DEFECTS: Final[list[Defect]] = [
     wrong("chunk_end_pos", NOT_INTS | NONE, "type"),
     wrong("chunk_end_pos", st.just(1) | st.integers(min_value=9), "range"),
     wrong("embed_mask", st.sampled_from(["0110", 1, {0, 1}, torch.zeros(8)]), "type"),
+    wrong("embed_mask", _NOT_ON_THE_CPU, "device"),
     wrong("embed_mask", st.builds(torch.ones, st.just((1, 8)), dtype=_INT_DTYPES), "shape"),
     wrong_element("embed_mask", st.sampled_from([1.0, "1", None]), "type"),
     wrong_element("embed_mask", st.sampled_from([-1, 2]), "range"),

@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from omniwire.contracts import ItemRef, MultimodalItemMetadata, MultimodalItemPartition
+from omniwire.testing.strategies.knobs import PAYLOAD_LAYOUTS, check_names
 
 COMMON_MODALITIES: Final = ("image", "video", "audio")
 _INT64_MAX: Final = 2**63 - 1
@@ -21,36 +22,50 @@ _MODALITIES: Final = st.sampled_from(COMMON_MODALITIES) | st.from_regex(
 _FIELD_NAMES: Final = st.sampled_from(
     ("pixel_values", "image_grid_thw", "input_features", "num_clips")
 ) | st.text(max_size=4)
-_REFS: Final = st.builds(ItemRef, _MODALITIES, _NON_NEGATIVE)
-_PARTITIONS: Final = st.builds(
-    MultimodalItemPartition,
-    st.none() | st.lists(_NON_NEGATIVE, max_size=4).map(tuple),
-    _NON_NEGATIVE,
-)
+_PACKED_LENGTHS: Final = st.lists(_NON_NEGATIVE, max_size=4).map(tuple)
 
 
-def modalities() -> SearchStrategy[str]:
+def modality_names() -> SearchStrategy[str]:
     """Modality names: the common ones and any other of the required form."""
     return _MODALITIES
 
 
-def item_refs() -> SearchStrategy[ItemRef]:
+def item_refs(*, modalities: Sequence[str] | None = None) -> SearchStrategy[ItemRef]:
     """References to an item of any modality.
+
+    Args:
+        modalities: Modalities to draw from; by default the common ones and any other.
 
     >>> from hypothesis import find
     >>> find(item_refs(), lambda ref: True)
     ItemRef(modality='image', index=0)
     """
-    return _REFS
+    return st.builds(ItemRef, _names(modalities), _NON_NEGATIVE)
 
 
-def item_partitions() -> SearchStrategy[MultimodalItemPartition]:
-    """Partitions, batched and packed, along any axis."""
-    return _PARTITIONS
+def item_partitions(
+    *, payload_layouts: Sequence[str] = ("batched", "packed")
+) -> SearchStrategy[MultimodalItemPartition]:
+    """Partitions along any axis.
+
+    Args:
+        payload_layouts: How a field divides: `"batched"`, `"packed"` or both.
+
+    Raises:
+        ValueError: A layout is another one.
+    """
+    check_names("payload_layouts", payload_layouts, ("batched", "packed"))
+    lengths = {"batched": _NONE, "packed": _PACKED_LENGTHS}
+    drawn = st.one_of([lengths[layout] for layout in payload_layouts])
+    return st.builds(MultimodalItemPartition, drawn, _NON_NEGATIVE)
 
 
 def item_metadata(
-    *, modalities: Sequence[str] | None = None, min_items: int = 0, max_items: int = 4
+    *,
+    modalities: Sequence[str] | None = None,
+    min_items: int = 0,
+    max_items: int = 4,
+    payload_layouts: Sequence[str] = PAYLOAD_LAYOUTS,
 ) -> SearchStrategy[MultimodalItemMetadata]:
     """Metadata records: items of several modalities in any order, with or without the rest.
 
@@ -58,6 +73,12 @@ def item_metadata(
         modalities: Modalities to draw from; by default the common ones and any other.
         min_items: Fewest items.
         max_items: Most items.
+        payload_layouts: How fields divide: `"batched"` or `"packed"` ones are declared; `"shared"`
+            stands for fields that a declared modality does not name, and may declare none at
+            all; `"undeclared"` for modalities without a declaration.
+
+    Raises:
+        ValueError: A layout is unknown.
 
     >>> from hypothesis import find
     >>> find(item_metadata(modalities=["audio"]), lambda record: len(record.item_refs) > 1)
@@ -65,8 +86,13 @@ def item_metadata(
 ItemRef(modality='audio', index=1)), encoder_token_lengths=None, output_embedding_lengths=None, \
 input_partitions=None)
     """
+    check_names("payload_layouts", payload_layouts, PAYLOAD_LAYOUTS)
     numbers = {"lengths": _POSITIVE, "packed": _NON_NEGATIVE, "axes": _NON_NEGATIVE}
-    return records(modalities, min_items, max_items, **numbers)
+    return records(modalities, min_items, max_items, tuple(payload_layouts), **numbers)
+
+
+def _names(modalities: Sequence[str] | None) -> SearchStrategy[str]:
+    return _MODALITIES if modalities is None else st.sampled_from(list(modalities))
 
 
 @st.composite
@@ -75,14 +101,14 @@ def records(
     names: Sequence[str] | None,
     min_items: int,
     max_items: int,
+    layouts: tuple[str, ...],
     *,
     lengths: SearchStrategy[int],
     packed: SearchStrategy[int],
     axes: SearchStrategy[int],
 ) -> MultimodalItemMetadata:
     """`item_metadata` with the numbers to draw from: costs and rows, packed lengths, axes."""
-    name = _MODALITIES if names is None else st.sampled_from(names)
-    order = draw(st.lists(name, min_size=min_items, max_size=max_items))
+    order = draw(st.lists(_names(names), min_size=min_items, max_size=max_items))
     counts = {modality: order.count(modality) for modality in dict.fromkeys(order)}
     local_indices = {
         modality: iter(draw(_orders(count)))  # any order
@@ -92,7 +118,7 @@ def records(
         [(modality, next(local_indices[modality])) for modality in order],
         draw(_optional_ints(lengths, len(order))),
         draw(_optional_ints(lengths, len(order))),
-        draw(_NONE | _partitions(tuple(counts.items()), packed, axes)),
+        draw(_partitions(tuple(counts.items()), layouts, packed, axes)),
     )
 
 
@@ -108,17 +134,31 @@ def _optional_ints(ints: SearchStrategy[int], count: int) -> SearchStrategy[list
 
 @functools.cache
 def _partitions(
-    counts: tuple[tuple[str, int], ...], packed: SearchStrategy[int], axes: SearchStrategy[int]
-) -> SearchStrategy[dict[str, dict[str, MultimodalItemPartition]]]:
-    """Partitions of some of the modalities, given their numbers of items."""
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            modality: st.dictionaries(
-                _FIELD_NAMES,
-                st.builds(MultimodalItemPartition, _optional_ints(packed, count), axes),
-                max_size=3,
-            )
-            for modality, count in counts
-        },
-    )
+    counts: tuple[tuple[str, int], ...],
+    layouts: tuple[str, ...],
+    packed: SearchStrategy[int],
+    axes: SearchStrategy[int],
+) -> SearchStrategy[dict[str, dict[str, MultimodalItemPartition]] | None]:
+    """Partitions of the modalities, given their numbers of items; of some if that is a layout."""
+    declared = {modality: _fields(count, layouts, packed, axes) for modality, count in counts}
+    if "undeclared" not in layouts:
+        return st.fixed_dictionaries(declared)
+    if layouts == ("undeclared",):
+        return _NONE | st.just({})
+    return _NONE | st.fixed_dictionaries({}, optional=declared)
+
+
+def _fields(
+    count: int, layouts: tuple[str, ...], packed: SearchStrategy[int], axes: SearchStrategy[int]
+) -> SearchStrategy[dict[str, MultimodalItemPartition]]:
+    """The declared fields of a modality with `count` items."""
+    lengths: list[SearchStrategy[Any]] = []
+    if "batched" in layouts:
+        lengths.append(_NONE)
+    if "packed" in layouts:
+        lengths.append(st.lists(packed, min_size=count, max_size=count))
+    if not lengths:
+        return st.just({})
+    partitions = st.builds(MultimodalItemPartition, st.one_of(lengths), axes)
+    is_shared = "shared" in layouts
+    return st.dictionaries(_FIELD_NAMES, partitions, min_size=not is_shared, max_size=3)

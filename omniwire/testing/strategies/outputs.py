@@ -2,9 +2,8 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
-import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -32,12 +31,17 @@ from omniwire.contracts import (
     Replace,
     RequestOutput,
     Stack,
-    TensorHandle,
     UnsupportedVersionError,
 )
 from omniwire.contracts.errors import DECODE_CODES, PROBLEM_CODES
-from omniwire.testing.strategies.items import modalities
-from omniwire.testing.strategies.payloads import scalars, tensors_or_handles
+from omniwire.testing.strategies.items import modality_names
+from omniwire.testing.strategies.knobs import (
+    OUTPUT_LAYOUTS,
+    TensorKinds,
+    TensorKnobs,
+    check_names,
+)
+from omniwire.testing.strategies.payloads import scalars, tensors_of
 from omniwire.testing.strategies.tokens import token_ids
 
 Rule = Concat | Stack | Replace | Append
@@ -50,45 +54,68 @@ _KEYS: Final = (
 )
 _NEW_TOKEN_IDS: Final = token_ids(max_size=4)
 _STEPS: Final = st.integers(0, 5) | st.integers(0, 2**63 - 1)
-_OUTPUT_TYPES: Final = st.lists(modalities(), min_size=1, max_size=3).map("+".join)
+_OUTPUT_TYPES: Final = st.lists(modality_names(), min_size=1, max_size=3).map("+".join)
 _KINDS: Final = st.sampled_from(ChunkKind)
 _FINISH_REASONS: Final = st.sampled_from([None, "stop", "length"]) | _NAMES
-_METADATA: Final = st.dictionaries(_KEYS, st.dictionaries(_KEYS, scalars(), max_size=2), max_size=2)
+_METADATA: Final = st.dictionaries(_KEYS, scalars(), max_size=2)
 
 
-@st.composite
-def omni_outputs(draw: DrawFn, *, handle_kinds: Sequence[str] = ()) -> OmniOutput:
+def omni_outputs(
+    *,
+    modalities: Sequence[str] | None = None,
+    payload_layouts: Sequence[str] = OUTPUT_LAYOUTS,
+    **knobs: Unpack[TensorKnobs],
+) -> SearchStrategy[OmniOutput]:
     """Model outputs: tensors, scalars, strings and chunks, flat and nested.
 
     Args:
-        draw: Supplied by Hypothesis.
-        handle_kinds: Kinds of handles in the place of some tensors; by default none.
+        modalities: Modalities that there may be something of, under their own names: a tensor or
+            a tuple of chunks, which nested stands among scalars. By default, keys and values are
+            any that are legal, whatever a handler would make of them.
+        payload_layouts: `"flat"`, `"nested"` or both.
+        **knobs: Which tensors there are: `TensorKnobs`.
+
+    Raises:
+        ValueError: A layout is unknown.
+
+    >>> from hypothesis import find
+    >>> nested = omni_outputs(modalities=["audio"], payload_layouts=["nested"])
+    >>> find(nested, lambda output: output.multimodal_outputs).multimodal_outputs
+    FrozenMapping({'audio': FrozenMapping({'audio': f32[]})})
     """
-    kinds = tuple(handle_kinds)
-    trees = _output_trees(kinds)
-    return OmniOutput(draw(_optional_tensors(kinds)), draw(trees), draw(trees))
+    trees = _payloads(modalities, payload_layouts, knobs)
+    hidden = st.none() | tensors_of(TensorKinds.of(knobs))
+    return st.builds(OmniOutput, hidden, trees, trees)
 
 
-@st.composite
-def output_chunks(draw: DrawFn, *, handle_kinds: Sequence[str] = ()) -> OutputChunk:
+def output_chunks(
+    *,
+    modalities: Sequence[str] | None = None,
+    payload_layouts: Sequence[str] = OUTPUT_LAYOUTS,
+    **knobs: Unpack[TensorKnobs],
+) -> SearchStrategy[OutputChunk]:
     """Single chunks of any kind; they do not follow one another.
 
     Args:
-        draw: Supplied by Hypothesis.
-        handle_kinds: Kinds of handles in the place of some tensors; by default none.
+        modalities: Modalities of the output type and, as for `omni_outputs`, of the output.
+        payload_layouts: As for `omni_outputs`.
+        **knobs: Which tensors there are: `TensorKnobs`.
 
     >>> from hypothesis import find
     >>> find(output_chunks(), lambda chunk: chunk.finish_reason == "stop").step
     0
     """
-    return OutputChunk(
-        draw(_NAMES),
-        draw(_STEPS),
-        draw(_OUTPUT_TYPES),
-        draw(_NEW_TOKEN_IDS),
-        draw(st.none() | omni_outputs(handle_kinds=handle_kinds)),
-        draw(_KINDS),
-        draw(_FINISH_REASONS),
+    outputs = omni_outputs(modalities=modalities, payload_layouts=payload_layouts, **knobs)
+    output_types = _OUTPUT_TYPES if modalities is None else st.just("+".join(modalities))
+    return st.builds(
+        OutputChunk,
+        _NAMES,
+        _STEPS,
+        output_types,
+        _NEW_TOKEN_IDS,
+        st.none() | outputs,
+        _KINDS,
+        _FINISH_REASONS,
     )
 
 
@@ -109,29 +136,33 @@ def accumulation_rules() -> SearchStrategy[Rule]:
 
 def output_specs() -> SearchStrategy[OutputSpec]:
     """Specs by modality and dotted key."""
-    name = modalities() | _NAMES.filter(lambda text: "." not in text)
+    name = modality_names() | _NAMES.filter(lambda text: "." not in text)
     keys = st.lists(name, min_size=1, max_size=3).map(".".join)
     return st.builds(OutputSpec, st.dictionaries(keys, accumulation_rules(), max_size=3))
 
 
-@st.composite
-def request_outputs(draw: DrawFn, *, handle_kinds: Sequence[str] = ()) -> RequestOutput:
+def request_outputs(
+    *, modalities: Sequence[str] | None = None, **knobs: Unpack[TensorKnobs]
+) -> SearchStrategy[RequestOutput]:
     """What a client gets, with any combination of results and errors.
 
     Args:
-        draw: Supplied by Hypothesis.
-        handle_kinds: Kinds of handles in the place of some tensors; by default none.
+        modalities: Modalities of the results, their metadata and errors; by default any keys.
+        **knobs: Which tensors there are: `TensorKnobs`.
     """
-    results = _results(tuple(handle_kinds))
-    return RequestOutput(
-        draw(_NAMES),
-        draw(_NEW_TOKEN_IDS),
-        draw(results),
-        draw(_METADATA),
-        draw(results),
-        draw(st.booleans()),
-        draw(_FINISH_REASONS),
-        draw(_ERRORS),
+    values = _tensors_or_tuples(TensorKinds.of(knobs))
+    keys = _KEYS if modalities is None else st.sampled_from(list(modalities))
+    error_keys = _KEYS if modalities is None else st.sampled_from(["", *modalities])
+    return st.builds(
+        RequestOutput,
+        _NAMES,
+        _NEW_TOKEN_IDS,
+        st.dictionaries(keys, values, max_size=2),
+        st.dictionaries(keys, _METADATA, max_size=2),
+        st.dictionaries(_KEYS, values, max_size=2),
+        st.booleans(),
+        _FINISH_REASONS,
+        st.dictionaries(error_keys, wire_errors(), max_size=2),
     )
 
 
@@ -149,27 +180,53 @@ def problems() -> SearchStrategy[Problem]:
 
 
 @functools.cache
-def _optional_tensors(
-    handle_kinds: tuple[str, ...],
-) -> SearchStrategy[torch.Tensor | TensorHandle | None]:
-    return st.none() | tensors_or_handles(handle_kinds)
-
-
-@functools.cache
-def _tensors_or_tuples(handle_kinds: tuple[str, ...]) -> SearchStrategy[object]:
-    each = tensors_or_handles(handle_kinds)
+def _tensors_or_tuples(kinds: TensorKinds) -> SearchStrategy[object]:
+    each = tensors_of(kinds)
     return each | st.lists(each, max_size=2).map(tuple)
 
 
-@functools.cache
-def _results(handle_kinds: tuple[str, ...]) -> SearchStrategy[dict[str, object]]:
-    return st.dictionaries(_KEYS, _tensors_or_tuples(handle_kinds), max_size=2)
+def _payloads(
+    modalities: Sequence[str] | None, layouts: Sequence[str], knobs: TensorKnobs
+) -> SearchStrategy[dict[str, object]]:
+    check_names("payload_layouts", layouts, OUTPUT_LAYOUTS)
+    kinds = TensorKinds.of(knobs)
+    if modalities is None:
+        return _any_trees(kinds, tuple(layouts))
+    return _trees_of_modalities(kinds, tuple(layouts), tuple(modalities))
 
 
 @functools.cache
-def _output_trees(handle_kinds: tuple[str, ...]) -> SearchStrategy[dict[str, object]]:
-    leaves = scalars() | _tensors_or_tuples(handle_kinds)
-    return _trees(leaves | _trees(leaves | _trees(leaves)))
+def _any_trees(kinds: TensorKinds, layouts: tuple[str, ...]) -> SearchStrategy[dict[str, object]]:
+    leaves = scalars() | _tensors_or_tuples(kinds)
+    nested = _trees(leaves | _trees(leaves))
+    return _trees(st.one_of([{"flat": leaves, "nested": nested}[layout] for layout in layouts]))
+
+
+@functools.cache
+def _trees_of_modalities(
+    kinds: TensorKinds, layouts: tuple[str, ...], modalities: tuple[str, ...]
+) -> SearchStrategy[dict[str, object]]:
+    """Payloads with no part that could belong to another modality than the one it is under."""
+    values = _tensors_or_tuples(kinds)
+    names = _KEYS.filter(lambda name: name not in modalities)
+    parts = {
+        modality: {
+            "flat": values,
+            "nested": st.builds(
+                lambda value, rest, name=modality: {**rest, name: value},
+                values,
+                st.dictionaries(names, scalars(), max_size=2),
+            ),
+        }
+        for modality in modalities
+    }
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            modality: st.one_of([forms[layout] for layout in layouts])
+            for modality, forms in parts.items()
+        },
+    )
 
 
 def _trees(values: SearchStrategy[object]) -> SearchStrategy[dict[str, object]]:
@@ -201,4 +258,3 @@ _ERROR_ARGUMENTS_BY_KIND: Final[
     (HandlerNotFoundError, st.tuples(_NAMES, st.lists(_NAMES, max_size=2))),
     (AccumulationError, st.tuples(_TEXTS, _NAMES, _TEXTS, _TEXTS)),
 ]
-_ERRORS: Final = st.dictionaries(_KEYS, wire_errors(), max_size=2)
