@@ -1,9 +1,9 @@
 """Reading tensors and arrays: views of the frames they travel in, checked range by range."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Final
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from omniwire.serialization.buffer_writer import (
 from omniwire.serialization.dtypes import NUMPY_DTYPES, TORCH_DTYPES
 from omniwire.serialization.limits import Limits
 from omniwire.serialization.pages import is_writable
+
+DtypeT = TypeVar("DtypeT", torch.dtype, np.dtype[Any])
 
 _PLACE: Final = struct.Struct("<IQ")
 _CARRIERS: Final[dict[torch.dtype, np.dtype[np.generic]]] = {
@@ -60,7 +62,8 @@ class BufferReader:
         self._frames = frames
         self._flat: dict[int, np.ndarray] = {}
         self._private: dict[tuple[int, int], bytearray] = {}
-        self._limits = limits
+        self._max_tensors = limits.max_tensors
+        self._max_bytes = limits.max_total_bytes
         self._copy = copy
         self._ranges: list[dict[int, int]] = [{} for _ in frames]  # start -> end
         self._num_tensors = 0
@@ -72,13 +75,8 @@ class BufferReader:
         Raises:
             DecodeError: A number is out of range, or the bytes are not where it says.
         """
-        code, placement, shape, end = self._start(data)
-        dtype = TORCH_DTYPES.get(code)
-        if dtype is None:
-            raise DecodeError(f"expected the code of a torch dtype, got {code}", "unknown")
-        nbytes = self._account(shape, dtype.itemsize)
-        memory, offset = self._content(data, end, nbytes, placement)
-        if not nbytes:
+        dtype, shape, memory, offset = self._find(data, TORCH_DTYPES)
+        if memory is None:
             return torch.empty(0, dtype=torch.uint8).view(dtype).view(shape)
         carrier = _CARRIERS.get(dtype)
         array = np.ndarray(shape, carrier or _SAME_SIZE[dtype.itemsize], memory, offset)
@@ -92,14 +90,12 @@ class BufferReader:
         Raises:
             DecodeError: A number is out of range, or the bytes are not where it says.
         """
-        code, placement, shape, end = self._start(data)
-        dtype = NUMPY_DTYPES.get(code)
-        if dtype is None:
-            raise DecodeError(f"expected the code of a numpy dtype, got {code}", "unknown")
-        nbytes = self._account(shape, dtype.itemsize)
-        if not nbytes and prod(n or 1 for n in shape) > MAX_ELEMENTS // dtype.itemsize:
-            raise DecodeError("expected a shape that a numpy array can have", "range")
-        array = np.ndarray(shape, dtype, *self._content(data, end, nbytes, placement))
+        dtype, shape, memory, offset = self._find(data, NUMPY_DTYPES)
+        if memory is None:
+            if prod(n or 1 for n in shape) > MAX_ELEMENTS // dtype.itemsize:
+                raise DecodeError("expected a shape that a numpy array can have", "range")
+            memory = bytearray()
+        array = np.ndarray(shape, dtype, memory, offset)
         if not self._copy:
             array.flags.writeable = False
         return array
@@ -121,56 +117,62 @@ class BufferReader:
                 expected = f"expected buffer {index} to end with its last tensor at byte {past}"
                 raise DecodeError(f"{expected}, got {len(frame)} bytes", "frames")
 
-    def _start(self, data: bytes) -> tuple[int, int, tuple[int, ...], int]:
-        """The dtype code, placement and shape of a payload, and where they end."""
+    def _find(
+        self, data: bytes, dtypes: Mapping[int, DtypeT]
+    ) -> tuple[DtypeT, tuple[int, ...], np.ndarray | bytearray | None, int]:
+        """What an extension payload says: data type, shape, memory and where in it they start.
+
+        The memory is None if the shape has no elements. One function, since it runs for every
+        tensor.
+        """
         num_dims = data[2] if len(data) > 2 else 0
         end = 3 + 8 * num_dims
         if len(data) < end:
             raise DecodeError(f"expected a whole tensor, got {len(data)} bytes", "syntax")
         if num_dims > MAX_DIMS:
             raise DecodeError(f"expected at most {MAX_DIMS} dimensions, got {num_dims}", "range")
-        code, placement, _, *shape = SHAPED[num_dims].unpack_from(data)
-        if placement not in (INLINE, IN_FRAME):
-            raise DecodeError(f"expected a placement of 0 or 1, got {placement}", "unknown")
-        return code, placement, tuple(shape), end
-
-    def _account(self, shape: tuple[int, ...], itemsize: int) -> int:
-        """The bytes of a tensor, after checking its shape and counting it."""
-        self._num_tensors += 1
-        if self._num_tensors > self._limits.max_tensors:
-            got = f"{self._num_tensors} or more"
-            expected = f"expected at most {self._limits.max_tensors} tensors"
-            raise DecodeError(f"{expected}, got {got}", "limit")
+        start = SHAPED[num_dims].unpack_from(data)
+        code, placement, shape = start[0], start[1], start[3:]
+        dtype = dtypes.get(code)
+        if dtype is None:
+            raise DecodeError(f"expected the code of a data type, got {code}", "unknown")
         num_elements = prod(shape)
         if num_elements > MAX_ELEMENTS or (
             not num_elements and prod(n or 1 for n in shape) > MAX_ELEMENTS
         ):
             raise DecodeError("expected a shape that a tensor can have", "range")
-        nbytes = num_elements * itemsize
+        nbytes = num_elements * dtype.itemsize
+        self._num_tensors += 1
         self._num_bytes += nbytes
-        if self._num_bytes > self._limits.max_total_bytes:
-            expected = f"expected at most {self._limits.max_total_bytes} bytes of tensors"
-            raise DecodeError(f"{expected}, got {self._num_bytes} or more", "limit")
-        return nbytes
+        if self._num_tensors > self._max_tensors or self._num_bytes > self._max_bytes:
+            self._refuse()
+        if placement == IN_FRAME:
+            index, offset = self._locate(data, end, nbytes)
+            if self._copy:
+                return dtype, shape, self._copied(index, offset, nbytes), 0
+            memory = self._flat.get(index)
+            return dtype, shape, self._memory(index) if memory is None else memory, offset
+        if placement != INLINE:
+            raise DecodeError(f"expected a placement of 0 or 1, got {placement}", "unknown")
+        if len(data) != end + nbytes:
+            expected = f"expected {nbytes} inline bytes"
+            raise DecodeError(f"{expected}, got {len(data) - end}", "buffer")
+        return dtype, shape, bytearray(data[end:]) if nbytes else None, 0
 
-    def _content(
-        self, data: bytes, end: int, nbytes: int, placement: int
-    ) -> tuple[np.ndarray | bytearray, int]:
-        """Memory with the bytes of a tensor, and where in it they start."""
-        if placement == INLINE:
-            if len(data) != end + nbytes:
-                expected = f"expected {nbytes} inline bytes"
-                raise DecodeError(f"{expected}, got {len(data) - end}", "buffer")
-            return bytearray(data[end:]), 0
-        index, offset = self._locate(data, end, nbytes)
-        if not self._copy:
-            return self._memory(index), offset
-        # One copy of each range, so that it takes no more memory than arrived.
+    def _refuse(self) -> NoReturn:
+        if self._num_tensors > self._max_tensors:
+            what, bound, number = "tensors", self._max_tensors, self._num_tensors
+        else:
+            what, bound, number = "bytes of tensors", self._max_bytes, self._num_bytes
+        raise DecodeError(f"expected at most {bound} {what}, got {number} or more", "limit")
+
+    def _copied(self, index: int, offset: int, nbytes: int) -> bytearray:
+        """A copy of a range, one however often it is used: no more memory than arrived."""
         private = self._private.get((index, offset))
         if private is None:
             private = bytearray(self._frames[index][offset : offset + nbytes])
             self._private[index, offset] = private
-        return private, 0
+        return private
 
     def _locate(self, data: bytes, end: int, nbytes: int) -> tuple[int, int]:
         """The frame and offset of a tensor, after checking that its bytes are there."""
@@ -201,16 +203,14 @@ class BufferReader:
         `frombuffer` holds the buffer, so that its owner can neither resize nor close it under
         the tensors; the constructor of an array does not.
         """
-        flat = self._flat.get(index)
-        if flat is None:
-            frame = self._frames[index]
-            flat = np.frombuffer(frame, np.uint8)
-            address = flat.ctypes.data
-            unwritable = _may_be_mapped(frame) and not is_writable(address, len(frame))
-            if unwritable or address % _WORD_BYTES:
-                # Memory from Python's own allocators does suit.
-                flat = np.frombuffer(bytearray(frame), np.uint8)
-            self._flat[index] = flat
+        frame = self._frames[index]
+        flat = np.frombuffer(frame, np.uint8)
+        address = flat.ctypes.data
+        unwritable = _may_be_mapped(frame) and not is_writable(address, len(frame))
+        if unwritable or address % _WORD_BYTES:
+            # Memory from Python's own allocators does suit.
+            flat = np.frombuffer(bytearray(frame), np.uint8)
+        self._flat[index] = flat
         return flat
 
 

@@ -104,31 +104,37 @@ class BufferWriter:
         ):
             return self.other_tensor(tensor)
         shape, nbytes = tensor.shape, tensor.nbytes
-        if len(shape) > MAX_DIMS:
+        num_dims = len(shape)
+        if num_dims > MAX_DIMS:
             _refuse_shape(tensor)
         if not nbytes:
             if prod(n or 1 for n in shape) > MAX_ELEMENTS:
                 _refuse_shape(tensor)
-            start = SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape)
+            start = SHAPED[num_dims].pack(code, INLINE, num_dims, *shape)
             return _extension((EXT_TENSOR, start))
-        plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-        _check_storage(tensor, plain=plain)
         address = tensor.data_ptr()
-        key: Hashable = (
-            (address, nbytes)
-            if plain
-            else (address, tensor.dtype, shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
-        )
+        key: Hashable = address, nbytes
+        is_plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        if is_plain:
+            # Its memory has to be there: a storage can be freed under its tensors.
+            end = tensor.storage_offset() * tensor.itemsize + nbytes
+            if not address or tensor.untyped_storage().nbytes() < end:
+                _refuse_storage(tensor)
+        else:
+            _check_storage(tensor)
+            key = address, tensor.dtype, shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
         place = self._places.get(key)
         if place is None:
-            flat = tensor if plain else contiguous(tensor)
+            flat = tensor
+            if not is_plain:
+                flat = contiguous(tensor)
+                address = flat.data_ptr()
             if nbytes <= MAX_INLINE_BYTES:
-                content = ctypes.string_at(flat.data_ptr(), nbytes)
                 self.inline_bytes += nbytes
-                start = SHAPED[len(shape)].pack(code, INLINE, len(shape), *shape)
-                return _extension((EXT_TENSOR, start + content))
-            place = self._place(key, flat, flat.data_ptr(), nbytes)
-        start = PLACED[len(shape)].pack(code, IN_FRAME, len(shape), *shape, *place)
+                start = SHAPED[num_dims].pack(code, INLINE, num_dims, *shape)
+                return _extension((EXT_TENSOR, start + ctypes.string_at(address, nbytes)))
+            place = self._place(key, flat, address, nbytes)
+        start = PLACED[num_dims].pack(code, IN_FRAME, num_dims, *shape, *place)
         return _extension((EXT_TENSOR, start))
 
     def other_tensor(self, tensor: torch.Tensor) -> ExtType | list[Any]:
@@ -188,16 +194,14 @@ class BufferWriter:
         self, key: Hashable, flat: torch.Tensor | np.ndarray, address: int, nbytes: int
     ) -> tuple[int, int]:
         """Give the bytes at `address` a place: the index of a frame and the offset in it."""
-        plan = self._shared if nbytes < MIN_OWN_FRAME_BYTES else None
-        if plan is None:
-            plan = FramePlan()
+        plan, index, offset = self._shared, self._shared_index, 0
+        if nbytes >= MIN_OWN_FRAME_BYTES or plan is None:
+            plan, index = FramePlan(), len(self.plans)
             self.plans.append(plan)
-            index = len(self.plans) - 1
             if nbytes < MIN_OWN_FRAME_BYTES:
                 self._shared, self._shared_index = plan, index
         else:
-            index = self._shared_index
-        offset = align(plan.nbytes)
+            offset = align(plan.nbytes)
         plan.pieces.append((offset, address, nbytes, flat))
         plan.nbytes = offset + nbytes
         place = self._places[key] = index, offset
@@ -209,18 +213,18 @@ def _refuse_shape(value: torch.Tensor | np.ndarray) -> NoReturn:
     raise Refused(value, "shape", expected, describe(value))
 
 
-def _check_storage(tensor: torch.Tensor, *, plain: bool) -> None:
-    """Check that a tensor's memory is really there: its storage can be freed under it."""
-    if plain:
-        extent = tensor.numel()
-    else:
-        extent = 1 + sum(
-            (n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        )
+def _check_storage(tensor: torch.Tensor) -> None:
+    """Check that the memory of a tensor of any strides is really there."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    extent = 1 + sum((n - 1) * stride for n, stride in steps)
     end = (tensor.storage_offset() + extent) * tensor.itemsize
     if tensor.untyped_storage().nbytes() < end or not tensor.data_ptr():
-        got = f"{describe(tensor)} whose storage is gone"
-        raise Refused(tensor, "layout", "a plain strided tensor with storage", got)
+        _refuse_storage(tensor)
+
+
+def _refuse_storage(tensor: torch.Tensor) -> NoReturn:
+    got = f"{describe(tensor)} whose storage is gone"
+    raise Refused(tensor, "layout", "a plain strided tensor with storage", got)
 
 
 def _filled(plan: FramePlan) -> memoryview:
