@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -79,6 +80,13 @@ def ray_main(line: Connection, scratch: str, files: MediaFiles, save: str | None
         media = load_media(files)
         progress.begin()
         progress.step("importing Ray")
+        os.environ |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # As on the systems that it is named after: Ray listens on this machine only.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
         from omniwire.demo.ray_engine import run_actors  # noqa: PLC0415
 
         return run_actors(media, save, scratch, progress)

@@ -132,7 +132,6 @@ def _started_ray(scratch: str, progress: Progress) -> Iterator[None]:
         )
     folder.mkdir()
     os.environ["HOME"] = os.environ["RAY_TMPDIR"] = str(folder)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     progress.step("starting Ray")
     try:
         _start_ray(folder)
@@ -155,7 +154,6 @@ def _start_ray(folder: Path) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
             _temp_dir=str(folder),
         )
     except (OSError, RuntimeError, ValueError) as error:

@@ -1,5 +1,6 @@
 """`omniwire demo --engine ray`: what it proves, how it fails, what it leaves."""
 
+import contextlib
 import os
 import re
 import signal
@@ -44,7 +45,7 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
 
 def check_failure(process: "subprocess.Popen[str]", exit_code: int, *words: str) -> None:
     """The command ends with this code and one line on stderr, and prints no proof."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == exit_code, err
     assert "PASS" not in out
     assert re.fullmatch(r"omniwire demo: .+\n", err)
@@ -67,6 +68,27 @@ def wait_for_actor(folder: Path, name: str) -> int:
     raise AssertionError(f"no actor {name} was started")
 
 
+def listening_addresses(pids: list[int]) -> set[str]:
+    """Where the processes wait for TCP connections, as the kernel writes it."""
+    sockets = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    sockets.add(str(descriptor.readlink()))
+    lines = [
+        line.split()
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+    ]
+    listening = "0A"
+    return {
+        line[1].split(":")[0]
+        for line in lines
+        if line[3] == listening and f"socket:[{line[9]}]" in sockets
+    }
+
+
 def test_a_run_proves_itself_and_leaves_nothing(folder: Path) -> None:
     process = start(folder, "--save", "request.omniwire")
     out, err = process.communicate(timeout=300)
@@ -87,8 +109,14 @@ def test_a_run_proves_itself_and_leaves_nothing(folder: Path) -> None:
 
 def test_a_killed_actor_is_one_line_and_exit_code_1(folder: Path) -> None:
     process = start(folder)
-    os.kill(wait_for_actor(folder, "ExecutorActor"), signal.SIGKILL)
+    executor = wait_for_actor(folder, "ExecutorActor")
+    # 127.0.0.1, also as an IPv6 address
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    addresses = listening_addresses(users_of(str(folder)))
+    os.kill(executor, signal.SIGKILL)
     check_failure(process, 1, "the Ray process: ActorDiedError")
+    assert addresses
+    assert addresses <= loopback
     assert users_of(str(folder)) == []
     assert list(folder.iterdir()) == []
 
