@@ -68,9 +68,13 @@ class FramePlan:
         self.pieces: list[Piece] = []
 
     def write_to(self, address: int) -> None:
-        """Copy the tensors to memory of `nbytes` bytes; what lies between them stays."""
+        """Copy the tensors to memory of `nbytes` bytes, with zeros between them."""
+        past = 0
         for offset, source, nbytes, _ in self.pieces:
+            if offset != past:
+                ctypes.memset(address + past, 0, offset - past)
             ctypes.memmove(address + offset, source, nbytes)
+            past = offset + nbytes
 
 
 class BufferWriter:

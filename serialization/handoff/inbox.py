@@ -108,7 +108,8 @@ class Inbox:
             return self._open_whole(packed, recorder)
         message = unpack_message(packed)
         if not message.refs:
-            return _decode([message.header], recorder)
+            assert self.ledger is not None
+            return _decode([message.header], recorder, _Attachment([], self.ledger))
         leases = _Leases(self)
         try:
             return leases.decode(message, recorder)
@@ -277,31 +278,9 @@ class _Leases:
         """The object of a message, whose tensors keep the leases."""
         message = self.take(message)
         contents = list(map(self.content, message.refs))
-        handles = contents[message.num_frames :]
-
-        borrower: Borrower | None = None
-
-        def attach_handle(handle: TensorHandle) -> TensorHandle | torch.Tensor:
-            nonlocal borrower
-            payload = handle.payload
-            if not isinstance(payload, bytes):
-                return handle
-            if payload.startswith((LENT_TENSOR, LENT_HANDLE)):
-                if borrower is None:
-                    assert self._inbox.ledger is not None
-                    borrower = Borrower(handles, self._inbox.ledger)
-                return borrower.attach(handle, payload)
-            if not payload.startswith(HANDLE_PAYLOAD):
-                return handle
-            number = payload[len(HANDLE_PAYLOAD) :]
-            content = None
-            if number:
-                if not number.isdigit() or int(number) >= len(handles):
-                    raise DecodeError("expected a handle of the message, got another", "buffer")
-                content = handles[int(number)]
-            source = SlotSource(as_tensor(content, handle.dtype, handle.shape))
-            return TensorHandle(handle.kind, handle.dtype, handle.shape, source)
-
+        ledger = self._inbox.ledger
+        assert ledger is not None
+        attach_handle = _Attachment(contents[message.num_frames :], ledger)
         frames = [content.data for content in contents[: message.num_frames]]
         return _decode([message.header, *frames], recorder, attach_handle)
 
@@ -309,3 +288,38 @@ class _Leases:
         """Give everything back: no view of it is left."""
         for lease in self._by_cell.values():
             lease.release()
+
+
+class _Attachment:
+    """Makes the handles of one message such that they can be resolved.
+
+    Args:
+        places: What the message carries after its frames.
+        ledger: The sender's.
+    """
+
+    __slots__ = ("_borrower", "_ledger", "_places")
+
+    def __init__(self, places: list[SlotBytes], ledger: ReaderLedger) -> None:
+        self._places = places
+        self._ledger = ledger
+        self._borrower: Borrower | None = None
+
+    def __call__(self, handle: TensorHandle) -> TensorHandle | torch.Tensor:
+        payload = handle.payload
+        if not isinstance(payload, bytes):
+            return handle
+        if payload.startswith((LENT_TENSOR, LENT_HANDLE)):
+            if self._borrower is None:
+                self._borrower = Borrower(self._places, self._ledger)
+            return self._borrower.attach(handle, payload)
+        if not payload.startswith(HANDLE_PAYLOAD):
+            return handle
+        number = payload[len(HANDLE_PAYLOAD) :]
+        content = None
+        if number:
+            if not number.isdigit() or int(number) >= len(self._places):
+                raise DecodeError("expected a handle of the message, got another", "buffer")
+            content = self._places[int(number)]
+        source = SlotSource(as_tensor(content, handle.dtype, handle.shape))
+        return TensorHandle(handle.kind, handle.dtype, handle.shape, source)

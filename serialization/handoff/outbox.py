@@ -142,7 +142,7 @@ class Outbox:
                 return self._post_slots(message, message.outsides[number : number + 1])
             if not self._link.send(pack_message([], 0, message.header)):
                 return self._wait_for_room()
-            self._num_messages += 1
+            self._count(message)
         return None
 
     def _post_slots(self, message: Outgoing, outside: list[Slot]) -> Wait | None:
@@ -172,10 +172,13 @@ class Outbox:
                         self.ledger.take_back(cell)
         if not sent:
             return self._wait_for_room()
+        self._count(message)
+        return None
+
+    def _count(self, message: Outgoing) -> None:
         self._num_messages += 1
         self.copied_bytes += message.copied_bytes
         self.zero_copy_bytes += message.in_place_bytes
-        return None
 
     def posting_whole(self, message: Outgoing) -> Steps[None]:
         """Send a message through the socket, piece by piece."""
