@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -66,6 +66,12 @@ class _Difference:
 
 def _differences(actual: object, expected: object, path: Path) -> Iterator[_Difference]:
     """What differs; nothing exactly if the two are equal."""
+    if type(actual) is type(expected) and type(expected) in (tuple, list):
+        yield from _element_differences(actual, expected, path)
+        return
+    if isinstance(actual, Mapping) and isinstance(expected, Mapping):
+        yield from _mapping_differences(actual, expected, path)
+        return
     if structurally_equal(actual, expected) or _contract_equals(actual, expected):
         return
     found = list(_inner_differences(actual, expected, path))
@@ -83,17 +89,10 @@ def _contract_equals(actual: object, expected: object) -> bool:
 
 
 def _inner_differences(actual: object, expected: object, path: Path) -> Iterator[_Difference]:
-    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
-        yield from _mapping_differences(actual, expected, path)
-    elif type(actual) is not type(expected):
+    if type(actual) is not type(expected):
         return
-    elif isinstance(expected, tuple | list | TokenIds):
-        assert isinstance(actual, tuple | list | TokenIds)
-        if len(actual) != len(expected):
-            count = f"{len(expected)} elements"
-            yield _Difference(path, count, str(len(actual)))
-        for index, (one, other) in enumerate(zip(actual, expected, strict=False)):
-            yield from _differences(one, other, (*path, index))
+    if isinstance(expected, tuple | TokenIds):
+        yield from _element_differences(actual, expected, path)
     elif isinstance(expected, str | bytes):
         assert isinstance(actual, str | bytes)
         pairs = enumerate(zip(actual, expected, strict=False))
@@ -112,6 +111,14 @@ def _inner_differences(actual: object, expected: object, path: Path) -> Iterator
         assert isinstance(actual, BaseException)
         parts = actual.__reduce__()[1:], expected.__reduce__()[1:]
         yield from _differences(*parts, (*path, "args"))
+
+
+def _element_differences(actual: Any, expected: Any, path: Path) -> Iterator[_Difference]:
+    """The differences of two sequences of one type."""
+    if len(actual) != len(expected):
+        yield _Difference(path, f"{len(expected)} elements", str(len(actual)))
+    for index, (one, other) in enumerate(zip(actual, expected, strict=False)):
+        yield from _differences(one, other, (*path, index))
 
 
 def _mapping_differences(

@@ -230,3 +230,164 @@ def test_deltas_that_do_not_make_the_whole_value():
             return accumulated.value().flip(0)
 
     assert "all of DELTA" in fault(Handler())
+
+
+class Reversed(DepthHandler):
+    """Deltas that are each turned around do not make what turning around all of them makes."""
+
+    def consolidate(self, accumulated):
+        return torch.cat(accumulated).flatten().flip(0)
+
+
+def test_deltas_are_checked_of_handlers_that_share_no_code_with_the_built_in_ones():
+    message = fault(Reversed())
+    assert "depth: all of DELTA: expected values that can be joined to f32[144]" in message
+    assert "got f32[48], f32[48], f32[48]" in message
+    assert "pass it as join" in message
+
+
+class Stacked(DepthHandler):
+    def consolidate(self, accumulated):
+        return torch.stack(accumulated, 1)
+
+
+class Loudest(DepthHandler):
+    """The largest number of each row: a client takes the larger of each."""
+
+    def accumulate(self, existing, incoming):
+        peaks = incoming.amax(-1)
+        return peaks if existing is None else torch.maximum(existing, peaks)
+
+    def consolidate(self, accumulated):
+        return accumulated
+
+
+class Summed(DepthHandler):
+    def accumulate(self, existing, incoming):
+        return incoming if existing is None else existing + incoming
+
+    def consolidate(self, accumulated):
+        return accumulated
+
+
+def test_values_may_be_joined_along_any_axis_or_by_the_handler_itself():
+    assert_handler_conforms(Stacked())
+    assert_handler_conforms(Summed())
+
+
+def test_a_client_may_join_in_a_way_of_its_own():
+    def largest(values):
+        return torch.stack(values).amax(0)
+
+    assert "pass it as join" in fault(Loudest())
+    assert_handler_conforms(Loudest(), join=largest)
+    with pytest.raises(AssertionError, match="all of DELTA, joined"):
+        assert_handler_conforms(Loudest(), join=lambda values: values[0])
+    assert_handler_conforms(Reversed(), join=lambda values: torch.cat(values[::-1]))
+
+
+class Pairs:
+    """Takes pairs of tensors of one form, under a key that is not its name."""
+
+    modality = "cloud"
+
+    def extract(self, output):
+        points = output.multimodal_outputs.get("points")
+        return None if points is None else torch.cat([points["xyz"], points["rgb"]], -1)
+
+    def accumulate(self, existing, incoming):
+        if incoming.ndim != 2 or incoming.shape[1] != 6:
+            raise ValueError("expected [n, 6]")
+        return (*(existing or ()), incoming)
+
+    def consolidate(self, accumulated):
+        return torch.cat(accumulated)
+
+    def validate(self, value):
+        return True
+
+
+def points(*counts):
+    return [
+        OmniOutput(
+            multimodal_outputs={"points": {"xyz": torch.rand(n, 3), "rgb": torch.rand(n, 3)}}
+        )
+        for n in counts
+    ]
+
+
+def test_a_handler_may_be_given_outputs_of_its_own():
+    assert "cloud.accumulate: expected to take one of" in fault(Pairs())
+    assert_handler_conforms(Pairs(), points(2, 1, 0))
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (0, 3), (2, 0, 1), (1, 2, 0)])
+def test_outputs_of_a_built_in_handler_may_hold_nothing(counts):
+    audio = [OmniOutput(multimodal_outputs={"wav": torch.rand(1, n)}) for n in counts]
+    assert_handler_conforms(default_registry().get("audio"), audio)
+
+
+def test_outputs_may_hold_several_chunks_and_scalars():
+    audio = [
+        OmniOutput(
+            multimodal_outputs={"audio": {"pcm": (torch.rand(1, 3), torch.rand(1, 2)), "rate": 8}}
+        )
+        for _ in range(2)
+    ]
+    assert_handler_conforms(default_registry().get("audio"), audio)
+
+
+def test_a_whole_value_that_is_not_what_it_is_at_the_beginning():
+    class Handler(TensorHandler):
+        """Puts a blank frame before the first chunk, but not before one that replaces it."""
+
+        modality = "depth"
+        keys = ("depth",)
+        dim = 0
+
+        def accumulate(self, existing, incoming):
+            if existing is None:
+                existing = super().accumulate(None, torch.zeros_like(incoming[:1]))
+            return super().accumulate(existing, incoming)
+
+    assert "a chunk that carries the whole value" in fault(Handler())
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (points(2), "cloud.extract: expected at least two outputs, got 1"),
+        ([*points(2), OmniOutput()], r"cloud.extract: expected a tensor in outputs\[1\], got none"),
+    ],
+)
+def test_outputs_without_enough_in_them(outputs, message):
+    with pytest.raises(AssertionError, match=message):
+        assert_handler_conforms(Pairs(), outputs)
+
+
+def test_an_output_given_that_the_handler_changes():
+    class Handler(Pairs):
+        def extract(self, output):
+            found = super().extract(output)
+            if found is not None:
+                output.multimodal_outputs["points"]["xyz"].zero_()
+            return found
+
+    with pytest.raises(AssertionError, match=r"cloud.extract: expected the output unchanged"):
+        assert_handler_conforms(Handler(), points(2, 1))
+
+
+def test_the_processor_finds_what_the_handler_extracts():
+    """A part of the payload that the handler leaves alone is ambiguous in a whole request."""
+
+    class Handler(Pairs):
+        def extract(self, output):
+            points = output.multimodal_outputs.get("points")
+            return None if points is None else points["xyz"].repeat(1, 2)
+
+    outputs = [
+        OmniOutput(multimodal_outputs={"points": {"xyz": torch.rand(2, 3)}, "rgb": torch.rand(2)})
+        for _ in range(2)
+    ]
+    with pytest.raises(AssertionError, match=r"cloud: a request of \w+ failed: .*rgb"):
+        assert_handler_conforms(Handler(), outputs)
