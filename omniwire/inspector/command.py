@@ -1,13 +1,18 @@
 """The click commands `omniwire check` and `omniwire inspect`."""
 
+import functools
 import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from omniwire.inspector.source import Finding  # brings torch, which --help does without
 
 _INVALID: Final = 1
 _UNUSABLE: Final = 2
@@ -30,38 +35,42 @@ def check_command(path: str) -> None:
 
 @click.command("inspect")
 @click.argument("path", metavar="FILE")
-def inspect_command(path: str) -> None:
+@click.option("--html", metavar="OUT", help="Write a page for a browser to OUT instead.")
+def inspect_command(path: str, html: str | None) -> None:
     """Show what is in FILE and what is wrong with it.
 
     Prints a tree of fields with types, shapes, devices, bytes and where they sit, the items in
     prompt order, a strip of the prompt with the runs of each item, and every problem with its
     path. Tensors are not read.
 
-    Exits with 0 if FILE is valid, 1 if it is not, 2 if there is no such file or it cannot be
-    read.
+    With --html, writes all that as one page that needs nothing else, not even a network. Of
+    tensors that look like images or sounds it has thumbnails and waveforms; only those are
+    read. Prints where the page is, and the problems.
+
+    Exits with 0 if FILE is valid, 1 if it is not, 2 if there is no such file, it cannot be
+    read, or OUT cannot be written.
     """
-    if importlib.util.find_spec("rich") is None:
-        _stop("inspect", "needs rich: pip install 'omniwire[cli]'", _UNUSABLE)
-    _run("inspect", path, _inspect)
+    needed = ("rich",) if html is None else ("jinja2", "PIL")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        _stop("inspect", f"needs {', '.join(missing)}: pip install 'omniwire[cli]'", _UNUSABLE)
+    if html is None:
+        _run("inspect", path, _inspect)
+    _run("inspect", path, functools.partial(_write_page, out=html))
 
 
 def _check(path: str) -> int:
     from omniwire.inspector.source import InvalidMessage, inspect_file, shown_path  # noqa: PLC0415
 
-    name = shown_path(path)
     try:
         inspection = inspect_file(path)
     except InvalidMessage as error:
-        findings = error.findings
-    else:
-        findings = list(inspection.findings)
-        if not findings:
-            message = inspection.message
-            click.echo(f"{name}: ok, {type(message.obj).__name__}, {message.num_file_bytes} bytes")
-            return 0
-    for finding in findings:
-        click.echo(f"{name}: {finding.text}")
-    return _INVALID
+        return _print_findings(path, error.findings)
+    message = inspection.message
+    if not inspection.findings:
+        what = f"{type(message.obj).__name__}, {message.num_file_bytes} bytes"
+        click.echo(f"{shown_path(path)}: ok, {what}")
+    return _print_findings(path, inspection.findings)
 
 
 def _inspect(path: str) -> int:
@@ -81,6 +90,40 @@ def _inspect(path: str) -> int:
         return _INVALID
     print_inspection(console, inspection)
     return _INVALID if inspection.findings else 0
+
+
+def _write_page(path: str, out: str) -> int:
+    from omniwire.inspector.page.render import render_page, render_refusal  # noqa: PLC0415
+    from omniwire.inspector.source import InvalidMessage, inspect_file, shown_path  # noqa: PLC0415
+
+    findings: Sequence[Finding]
+    try:
+        inspection = inspect_file(path)
+    except InvalidMessage as error:
+        findings = error.findings
+        page = render_refusal(path, findings)
+    else:
+        findings = inspection.findings
+        page = render_page(inspection)
+    content = page.encode("utf-8")
+    try:
+        if Path(out).exists() and Path(out).samefile(path):
+            _stop("inspect", f"{shown_path(out)}: is the file to inspect", _UNUSABLE)
+        Path(out).write_bytes(content)
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        _stop("inspect", f"{shown_path(out)}: cannot write there: {reason}", _UNUSABLE)
+    click.echo(f"{shown_path(out)}: written, {len(content):,} bytes")
+    return _print_findings(path, findings)
+
+
+def _print_findings(path: str, findings: "Sequence[Finding]") -> int:
+    """Print a line for each problem; the exit code."""
+    from omniwire.inspector.source import shown_path  # noqa: PLC0415
+
+    for finding in findings:
+        click.echo(f"{shown_path(path)}: {finding.text}")
+    return _INVALID if findings else 0
 
 
 def _run(command: str, path: str, judge: Callable[[str], int]) -> NoReturn:

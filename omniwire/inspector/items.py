@@ -71,14 +71,8 @@ def items_of(obj: object) -> Items | None:
     Returns:
         None for other objects and for those without items.
     """
-    num_prompt_tokens = None
-    params: object = obj
-    if isinstance(obj, ProcessedRequest):
-        num_prompt_tokens, params = len(obj.prompt_token_ids), obj.multimodal_params
-    record = params if isinstance(params, MultimodalItemMetadata) else None
-    inputs = params if isinstance(params, MultimodalInput) else None
-    if isinstance(params, MultimodalParams):
-        record, inputs = params.item_metadata, params.multimodal_input
+    num_prompt_tokens = len(obj.prompt_token_ids) if isinstance(obj, ProcessedRequest) else None
+    record, inputs = records_of(obj)
     num_items = max(
         0 if record is None else len(record.item_refs),
         0 if inputs is None else len(inputs.multimodal_hashes),
@@ -89,6 +83,17 @@ def items_of(obj: object) -> Items | None:
     rows = tuple(_item(index, record, inputs, _at(runs, index)) for index in range(num_items))
     exact = inputs is not None and inputs.multimodal_run_positions is not None
     return Items(rows, num_prompt_tokens, inputs is not None, exact)
+
+
+def records_of(obj: object) -> tuple[MultimodalItemMetadata | None, MultimodalInput | None]:
+    """The two item records of a request, its params or of one of them; None where it is not."""
+    params = obj.multimodal_params if isinstance(obj, ProcessedRequest) else obj
+    if isinstance(params, MultimodalParams):
+        return params.item_metadata, params.multimodal_input
+    return (
+        params if isinstance(params, MultimodalItemMetadata) else None,
+        params if isinstance(params, MultimodalInput) else None,
+    )
 
 
 def _item(

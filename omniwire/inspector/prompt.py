@@ -40,9 +40,6 @@ _MEANINGS: Final = (
 )
 _MODALITY_STYLES: Final = ("cyan", "yellow", "green", "blue", "magenta")
 
-_PER_ITEM: Final = frozenset(("multimodal_positions", "multimodal_embedding"))
-"""Fields after which a problem's path has the index of the item at fault."""
-
 
 def items_table(items: Items, findings: Sequence[Finding]) -> Table:
     """A row for each item in prompt order; of many, the first, the last and those at fault.

@@ -67,7 +67,7 @@ def strip_of(
     num_cells = -(-num_tokens // tokens_per_cell)
     counts, sums = _items_in_cells(owners, starts, ends, tokens_per_cell, num_cells)
     overlaps = np.zeros(num_cells, np.bool_)
-    for start, end in _overlaps(starts, ends):
+    for start, end in shared_ranges(starts, ends):
         overlaps[start // tokens_per_cell : -(-end // tokens_per_cell)] = True
     # Of one item, the sum of its index is its index.
     cells = (
@@ -102,7 +102,7 @@ def _items_in_cells(
     return np.cumsum(counts)[:-1], np.cumsum(sums)[:-1]
 
 
-def _overlaps(starts: np.ndarray, ends: np.ndarray) -> list[tuple[int, int]]:
+def shared_ranges(starts: np.ndarray, ends: np.ndarray) -> list[tuple[int, int]]:
     """The ranges of tokens that a run shares with one that starts before it."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], ends[order]
