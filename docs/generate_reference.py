@@ -25,9 +25,10 @@ from omniwire.contracts import errors
 
 REFERENCE = Path(__file__).parent / "reference"
 
-# The comment keeps ruff from formatting the examples otherwise than they stand in the docstrings.
+# The second comment keeps ruff from formatting examples otherwise than they are in the docstrings.
 GENERATED: Final = (
-    "Generated from the docstrings by docs/generate_reference.py; do not edit.\n\n<!-- fmt: off -->"
+    "<!-- Made by docs/generate_reference.py from the package itself; do not edit. -->\n"
+    "<!-- fmt: off -->"
 )
 
 
@@ -74,7 +75,7 @@ LISTINGS: Final[Mapping[str, Listing]] = {
     ),
     "integrations": Listing(
         "omniwire.integrations.huggingface",
-        "transformers",
+        "Layouts for transformers",
         "Layouts of what transformers' processors emit, from `omniwire.integrations.huggingface`.\n"
         "Nothing here imports transformers; [how to use them](../how-to/write-a-processor.md).",
     ),
@@ -148,7 +149,7 @@ def _code_table(
 
 def command_line_page() -> str:
     """Every command with its usage, help text and options."""
-    lines = ["# Command line", "", GENERATED.replace("the docstrings", "the commands"), ""]
+    lines = ["# Command line", "", GENERATED, ""]
     lines += ["`python -m omniwire` is the same as `omniwire`; it needs the extra `cli`.", ""]
     lines += ["| command | |", "| --- | --- |"]
     context = click.Context(command_line, info_name="omniwire")
