@@ -21,7 +21,10 @@ from handoff_remote import CONTEXT, Remote
 
 import omniwire as ow
 
-MARK = "OMNIWIRE_HANDOFF_TESTS"
+MARK = ("OMNIWIRE_HANDOFF_TESTS", secrets.token_hex(8))
+"""In the environment of every process that a test starts."""
+
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,7 +65,7 @@ def pytest_runtest_makereport(
 def _environment(folder: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
-        patch.setenv(MARK, secrets.token_hex(8))
+        patch.setenv(*MARK)
         patch.setattr(tempfile, "tempdir", folder)
         yield
 
@@ -77,7 +80,7 @@ def _nothing_left(request: pytest.FixtureRequest, _server_of_forks: None) -> Ite
         deadline = time.monotonic() + TIMEOUT_S / 4
         while FAILED not in request.node.stash and (left := _present(folder) - before):
             gc.collect()
-            left = _present(folder) - before
+            left = _present(folder) - before - _files_of_strangers()
             if left and time.monotonic() > deadline:
                 pytest.fail(f"left behind: {sorted(left)}")
             time.sleep(0.01 if left else 0)
@@ -97,7 +100,7 @@ def _present(folder: str) -> set[str]:
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "memfd:omniwire" in line:
             found.add(f"mapping {line.split()[0]}")
-    found.update(str(path) for path in Path("/dev/shm").iterdir())
+    found.update(str(path) for path in SHARED_MEMORY.iterdir())
     found.update(str(path) for path in Path(folder).rglob("*"))
     found.update(f"process {pid}" for pid in _children())
     return found
@@ -105,13 +108,27 @@ def _present(folder: str) -> set[str]:
 
 def _children() -> list[int]:
     """Processes that a test has started, in whichever way, and those that these have started."""
-    mark = f"{MARK}=".encode()
-    known = {os.getpid(), forkserver._forkserver._forkserver_pid}
-    found = []
+    own = {os.getpid(), forkserver._forkserver._forkserver_pid}
+    return [pid for pid in _processes(marked=True) if pid not in own]
+
+
+def _processes(*, marked: bool) -> Iterator[int]:
+    mark = "=".join(MARK).encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-            if int(entry.name) not in known and mark in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
+            if (mark in (entry / "environ").read_bytes()) == marked:
+                yield int(entry.name)
+
+
+def _files_of_strangers() -> set[str]:
+    """What other processes of this machine have in shared memory."""
+    prefix = f"{SHARED_MEMORY}/"
+    found = set()
+    for pid in _processes(marked=False):
+        if pid != os.getpid():
+            with contextlib.suppress(OSError):
+                maps = Path(f"/proc/{pid}/maps").read_text()
+                found.update(word for word in maps.split() if word.startswith(prefix))
     return found
 
 

@@ -5,6 +5,7 @@ A module of its own, since children cannot import test modules by name.
 
 import gc
 import os
+import socket
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -33,8 +34,8 @@ def tensor_of(received: Any, field: str = "x") -> Any:
 
 def pattern(num_bytes: int, seed: int = 0) -> torch.Tensor:
     """Bytes that tell where they are, and differ by seed."""
-    indices = torch.arange(num_bytes, dtype=torch.int64)
-    return ((indices * 2654435761 + seed * 40503) >> 7).to(torch.uint8)
+    period = ((torch.arange(251) + seed) % 251).to(torch.uint8)
+    return period.repeat(num_bytes // 251 + 1)[:num_bytes].clone()
 
 
 def is_pattern(tensor: torch.Tensor, seed: int = 0) -> bool:
@@ -134,6 +135,25 @@ def run_puppet(control: Connection, end: ow.Channel | str, options: dict[str, An
         except EOFError:
             return
         control.send(_outcome(getattr(puppet, name), *args, **kwargs))
+
+
+def listen(control: Connection, path: str) -> None:
+    """Have a server that accepts nobody until the test says so."""
+    with ow.ChannelServer(path):
+        control.send("listening")
+        control.recv()
+
+
+def serve_hello(control: Connection, path: str, hello: bytes) -> None:
+    """Be a server that says this to the first who connects."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        control.send("listening")
+        sock, _ = listener.accept()
+        with sock:
+            sock.send(hello)
+            control.recv()
 
 
 def run_function(control: Connection, function: Callable[..., Any], *args: Any) -> None:

@@ -39,9 +39,7 @@ class Remote:
 
     def end(self) -> Any:
         """The result of what it was told to `begin`, or the error that ended it."""
-        if not self._control.poll(TIMEOUT_S):
-            pytest.fail(f"process {self.pid} has not answered in {TIMEOUT_S} s")
-        succeeded, result = self._control.recv()
+        succeeded, result = self.receive()
         if not succeeded:
             raise result
         return result
@@ -50,6 +48,12 @@ class Remote:
         """Have it do something; the result."""
         self.begin(name, *args, **kwargs)
         return self.end()
+
+    def receive(self) -> Any:
+        """What its function has sent."""
+        if not self._control.poll(TIMEOUT_S):
+            pytest.fail(f"process {self.pid} has not answered in {TIMEOUT_S} s")
+        return self._control.recv()
 
     def send(self, value: object) -> None:
         """Send something to its function."""
