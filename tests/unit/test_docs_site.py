@@ -32,9 +32,11 @@ def nav_files(entries: object) -> Iterator[str]:
         yield from nav_files(list(entries.values()))
 
 
+PROJECT = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+
+
 def test_every_page_is_in_the_navigation_once() -> None:
-    project = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
-    listed = Counter(nav_files(project["nav"]))
+    listed = Counter(nav_files(PROJECT["nav"]))
     assert listed == Counter(str(page.relative_to(DOCS)) for page in PAGES)
 
 
@@ -62,7 +64,10 @@ def test_links_lead_to_pages_and_headings(page: Path) -> None:
 
 
 def test_no_page_needs_a_network() -> None:
-    """Pictures, styles and scripts are files beside the page."""
+    """Pictures, styles and scripts are files beside the pages, and fonts are the reader's own."""
+    assert PROJECT["theme"]["font"] is False
+    for asset in [*PROJECT["extra_css"], *PROJECT["extra"]["polyfills"]]:
+        assert (DOCS / asset).is_file()
     for page in TEXTS:
         assert not re.search(r"!\[[^\]]*\]\(https?:|<(?:img|script|link|iframe)\b", prose(page))
 
