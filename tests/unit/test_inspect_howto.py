@@ -25,8 +25,13 @@ def test_every_output_on_the_page_is_what_the_command_prints(
             exec(block, namespace)
             continue
         command, *shown = block.splitlines()
-        name, path = command.removeprefix("$ omniwire ").split()
-        printed = runner.invoke(COMMANDS[name], [path]).stdout
-        assert [line.rstrip() for line in printed.splitlines()] == shown
+        name, *arguments = command.removeprefix("$ omniwire ").split()
+        printed = runner.invoke(COMMANDS[name], arguments).stdout
+        assert list(map(_comparable, printed.splitlines())) == list(map(_comparable, shown))
         compared += 1
-    assert compared == 5
+    assert compared == 6
+
+
+def _comparable(line: str) -> str:
+    """A line without what depends on how well pictures are compressed."""
+    return re.sub(r"written, [0-9,]+ bytes", "written, ... bytes", line.rstrip())

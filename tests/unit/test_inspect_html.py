@@ -246,7 +246,7 @@ def test_a_page_of_every_type(
         *[type(obj).__name__ + ",", "wire", "format", "version", "1,"],
         *["\u2713", "valid"],
     ]
-    assert page.rows("Fields")[1].startswith(type(obj).__name__)
+    assert page.rows("Table of fields")[1].startswith(type(obj).__name__)
 
 
 def test_the_same_file_gives_the_same_page(page_of: Callable[[object], Page]) -> None:

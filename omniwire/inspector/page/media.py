@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import attrs
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from omniwire.contracts import FrozenMapping, MultimodalItemMetadata, RequestOutput
 from omniwire.contracts.describe import dtype_name
@@ -116,7 +117,7 @@ def _leaves(obj: object) -> Iterator[_Leaf]:
     while pending:
         path, value, beside = pending.pop()
         if isinstance(value, np.ndarray) and dtype_name(value.dtype) in _DRAWN_TYPES:
-            value = torch.utils.dlpack.from_dlpack(value)
+            value = from_dlpack(value)
         if isinstance(value, torch.Tensor):
             if value.numel() and dtype_name(value.dtype) in _DRAWN_TYPES:
                 yield _Leaf(path, value, beside)
@@ -230,16 +231,17 @@ class _Names:
     """What the slices of a tensor along axis 0 are called: after the items they belong to."""
 
     def __init__(self, record: MultimodalItemMetadata | None, leaf: _Leaf) -> None:
-        self._modality = leaf.path[-2] if len(leaf.path) > 1 else None
+        self._modality = ""
         self._extent = leaf.tensor.shape[0] if leaf.tensor.dim() else 0
         self._num_items = 0
         self._ends: list[int] = []
-        if record is None or not isinstance(self._modality, str):
+        if record is None or len(leaf.path) < 2:
             return
+        self._modality, field = map(str, leaf.path[-2:])
         self._num_items = len(record.local_indices(self._modality))
         declared = record.input_partitions
         fields = declared.get(self._modality) if declared is not None else None
-        partition = fields.get(str(leaf.path[-1])) if fields is not None else None
+        partition = fields.get(field) if fields is not None else None
         if partition is not None and partition.item_lengths is not None and not partition.axis:
             self._ends = list(itertools.accumulate(partition.item_lengths))
 
