@@ -6,24 +6,24 @@ import secrets
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
 
 import omniwire as ow
 from omniwire.demo.events import Event, Progress, report_event, send_event
 from omniwire.demo.files import MediaFiles
 from omniwire.demo.problems import BadInput, DemoFailed, first_line
 from omniwire.demo.reports import ExecutorReport, Outcome, ProcessorReport
-from omniwire.demo.transport import Transport
+
+SOCKET_NAME: Final = "handoff"
 
 
-def processor_main(
-    line: Connection, scratch: str, transport: Transport, files: MediaFiles, save: str | None
-) -> None:
+def processor_main(line: Connection, scratch: str, files: MediaFiles, save: str | None) -> None:
     """Body of the processor process.
 
     Args:
         line: The writing end of its line to the parent.
-        scratch: Folder for temporary files.
-        transport: This process's end of the data path.
+        scratch: Folder for temporary files, and for the socket at which the executor listens.
         files: The media.
         save: Where to save the first request.
     """
@@ -41,20 +41,23 @@ def processor_main(
         processor = Processor(0, media, save, progress)
         requests = processor.prepare()
         progress.step("waiting for the executor")
-        transport.recv()
-        progress.step("sending the requests")
-        with progress.timed("send the requests"):
-            for request in requests:
-                transport.send(request)
-        while not processor.is_done:
-            processor.take(transport.recv())
-        progress.step("outputs complete")
-        return processor.report(transport.stats())
+        with ow.Channel.connect(Path(scratch, SOCKET_NAME)) as channel:
+            channel.recv()
+            progress.step("sending the requests")
+            with progress.timed("send the requests"):
+                for request in requests:
+                    channel.send(request)
+            while not processor.is_done:
+                processor.take(channel.recv())
+            progress.step("outputs complete")
+            stats = channel.stats()
+            sizes = {"shared memory": "arena_bytes", "copied into it": "copied_bytes"}
+            return processor.report({what: stats[key] for what, key in sizes.items()})
 
     _run(line, scratch, work)
 
 
-def executor_main(line: Connection, scratch: str, transport: Transport) -> None:
+def executor_main(line: Connection, scratch: str) -> None:
     """Body of the executor process; arguments as for `processor_main`."""
 
     def work(progress: Progress) -> ExecutorReport:
@@ -62,11 +65,12 @@ def executor_main(line: Connection, scratch: str, transport: Transport) -> None:
         from omniwire.demo.executor import BUDGET, Executor  # noqa: PLC0415
 
         executor = Executor(0, progress)
-        transport.send(BUDGET)  # the processor waits for it before it sends
-        requests = [transport.recv() for _ in range(NUM_REQUESTS)]
-        for chunk in executor.serve(requests):
-            transport.send(chunk)
-        return executor.report()
+        with ow.ChannelServer(Path(scratch, SOCKET_NAME)) as server, server.accept() as channel:
+            channel.send(BUDGET)  # the processor waits for it before it sends
+            requests = [channel.recv() for _ in range(NUM_REQUESTS)]
+            for chunk in executor.serve(requests):
+                channel.send(chunk)
+            return executor.report()
 
     _run(line, scratch, work)
 

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
 import cattrs
 
-from omniwire.demo.children import executor_main, processor_main, ray_main
+from omniwire.demo.children import SOCKET_NAME, executor_main, processor_main, ray_main
 from omniwire.demo.events import Event, read_event
 from omniwire.demo.files import MediaFiles
 from omniwire.demo.leftovers import left_behind, take_snapshot, wait_for_users
 from omniwire.demo.problems import BadInput, DemoFailed
 from omniwire.demo.reports import ExecutorReport, Outcome, ProcessorReport
-from omniwire.demo.transport import Transport
 
 NUM_STEPS: Final = {"processes": 12, "ray": 7}
 """Steps that each engine announces."""
@@ -31,7 +31,8 @@ NUM_STEPS: Final = {"processes": 12, "ray": 7}
 SILENCE_S: Final = 300.0
 """Seconds without a word from any process after which the run counts as hung."""
 
-_EXIT_S: Final = 10.0
+_EXIT_S: Final = 60.0
+_MAX_SOCKET_BYTES: Final = 107
 
 _Bodies = Mapping[str, tuple[Callable[..., None], tuple[object, ...]]]
 """By name, what a process runs, and what it is given after its line and the scratch folder."""
@@ -51,12 +52,11 @@ def run_processes(
         BadInput: The input cannot be used.
         DemoFailed: A process died, hung or met an error.
     """
-    ends = Transport.pair()
     bodies: _Bodies = {
-        "processor": (processor_main, (ends[0], files, save)),
-        "executor": (executor_main, (ends[1],)),
+        "processor": (processor_main, (files, save)),
+        "executor": (executor_main, ()),
     }
-    reports, left = _run(bodies, ends, on_event)
+    reports, left = _run(bodies, on_event)
     return Outcome(
         [cattrs.structure(reports["processor"], ProcessorReport)],
         [cattrs.structure(reports["executor"], ExecutorReport)],
@@ -70,13 +70,13 @@ def run_ray(files: MediaFiles, save: str | None, on_event: Callable[[Event], Non
     Ray is started by a process of its own, since it leaves threads, descriptors and signal
     handlers behind. Arguments and errors as for `run_processes`.
     """
-    reports, left = _run({"Ray": (ray_main, (files, save))}, (), on_event)
+    reports, left = _run({"Ray": (ray_main, (files, save))}, on_event)
     outcome = cattrs.structure(reports["Ray"], Outcome)
     return dataclasses.replace(outcome, left=outcome.left + left)
 
 
 def _run(
-    bodies: _Bodies, ends: Sequence[Transport], on_event: Callable[[Event], None]
+    bodies: _Bodies, on_event: Callable[[Event], None]
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
     """Run processes to their end; what each reported, and what they left behind."""
     # Spawning starts multiprocessing's own tracker, which lives as long as this process.
@@ -84,8 +84,10 @@ def _run(
     before = take_snapshot()
     scratch = tempfile.mkdtemp(prefix="omniwire-")
     try:
+        if len(os.fsencode(Path(scratch, SOCKET_NAME))) > _MAX_SOCKET_BYTES:
+            raise BadInput(f"{tempfile.gettempdir()}: too long a name of the temporary folder")
         with _terminable():
-            reports = _run_in(scratch, bodies, ends, on_event)
+            reports = _run_in(scratch, bodies, on_event)
         return reports, left_behind(before, take_snapshot(), scratch)
     finally:
         for pid in wait_for_users(scratch):  # none, unless Ray was broken off
@@ -97,7 +99,6 @@ def _run(
 def _run_in(
     scratch: str,
     bodies: _Bodies,
-    ends: Sequence[Transport],
     on_event: Callable[[Event], None],
 ) -> dict[str, dict[str, object]]:
     context = multiprocessing.get_context("spawn")
@@ -113,7 +114,7 @@ def _run_in(
                 process.start()
                 started[name] = process
         # Only the children hold these now, so that their end is noticed.
-        _close(ends, [end for _, end in pipes.values()])
+        _close([end for _, end in pipes.values()])
         lines = {name: line for name, (line, _) in pipes.items()}
         reports = _follow(lines, started, on_event)
         for name, process in started.items():
@@ -123,7 +124,7 @@ def _run_in(
         return reports
     finally:
         _end(started)
-        _close(ends, [end for pipe in pipes.values() for end in pipe])
+        _close([end for pipe in pipes.values() for end in pipe])
 
 
 def _follow(
@@ -186,9 +187,7 @@ def _end(processes: dict[str, SpawnProcess]) -> None:
         process.close()
 
 
-def _close(ends: Sequence[Transport], pipes: Sequence[Connection]) -> None:
-    for end in ends:
-        end.close()
+def _close(pipes: Sequence[Connection]) -> None:
     for pipe in pipes:
         pipe.close()
 
