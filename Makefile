@@ -33,14 +33,14 @@ test -f $(2) || $(PYTHON) -m venv --clear $(1)
 @rm -f $(2)
 endef
 
-.PHONY: demo test check lint mypy pyright imports wheel test-wheel bench fuzz clean
+.PHONY: demo test check lint mypy pyright imports docs wheel test-wheel bench fuzz clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/omniwire demo
 
 test: check test-wheel
 
-check: lint mypy pyright imports
+check: lint mypy pyright imports docs
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
@@ -56,6 +56,10 @@ pyright: $(INSTALLED)
 
 imports: $(INSTALLED)
 	cd $(LINKED) && ../../$(VENV)/bin/lint-imports ../../pyproject.toml --no-cache
+
+# Fails on a broken link or anchor; tests/unit/test_docs_site.py checks the navigation.
+docs: $(INSTALLED)
+	$(VENV)/bin/zensical build --clean --strict
 
 test-wheel: export OMP_NUM_THREADS := 2
 test-wheel: wheel $(WHEEL_READY)
@@ -83,7 +87,7 @@ fuzz: $(INSTALLED)
 
 clean:
 	rm -rf $(VENV) $(WHEEL_VENV) build dist omniwire.egg-info
-	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Strict mode, since type checkers cannot follow setuptools' default one.
 $(INSTALLED): pyproject.toml constraints.txt $(FOLDERS)
@@ -92,7 +96,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(FOLDERS)
 	@echo "Installing into $(VENV): about a minute the first time"
 	$(VENV)/bin/python $(PIP_INSTALL) setuptools
 	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --config-settings editable_mode=strict \
-		--editable '.[bench,cli,demo,dev,docs,testing]'
+		--editable '.[bench,cli,demo,dev,docs,ray,testing]'
 	ln -s "$$(basename build/__editable__.omniwire-*)" $(LINKED)
 	@touch $@
 
@@ -100,5 +104,5 @@ $(WHEEL_READY): pyproject.toml constraints.txt | wheel
 	$(call new-venv,$(WHEEL_VENV),$@)
 	@echo "Installing into $(WHEEL_VENV): about a minute the first time"
 	wheel=$$(echo dist/omniwire-*.whl) && \
-		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[cli,demo,docs,testing]"
+		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[bench,cli,demo,docs,ray,testing]"
 	@touch $@
