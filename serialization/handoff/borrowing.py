@@ -35,6 +35,7 @@ class Borrower:
         self._places = places
         self._ledger = ledger
         self._events: dict[int, SentEvent] = {}
+        self._values: dict[int, object] = {}
 
     def attach(self, handle: TensorHandle, payload: bytes) -> TensorHandle | torch.Tensor:
         """A handle that can be resolved, or the tensor that it stands for.
@@ -52,20 +53,26 @@ class Borrower:
         if not digits.isdigit() or int(digits) >= len(self._places):
             raise DecodeError("expected a handle of the message, got another", "buffer")
         number = int(digits)
-        record = unpack_record(self._places[number].tobytes())
-        if record.process == self._books.token:
-            value = self._lent_here(record)
-        elif record.mode == OBJECT:
-            expected = "expected a tensor that only its own process has to stay there"
-            raise HandoffError(f"{expected}, got it in another")
-        else:
-            value = self._source(handle, record, number)
+        value = self._values.get(number)
+        if value is None:
+            value = self._values[number] = self._value(handle, number)
         if is_tensor:
             tensor = value.resolve_tensor() if isinstance(value, DeviceSource) else value
             if not isinstance(tensor, torch.Tensor) or not _fits(handle, tensor):
                 raise DecodeError(f"expected {handle}, got {describe(tensor)}", "buffer")
             return tensor
-        return TensorHandle(handle.kind, handle.dtype, handle.shape, value)
+        kind = "local" if isinstance(value, torch.Tensor) else handle.kind
+        return TensorHandle(kind, handle.dtype, handle.shape, value)
+
+    def _value(self, handle: TensorHandle, number: int) -> object:
+        """What the record at a place stands for."""
+        record = unpack_record(self._places[number].tobytes())
+        if record.process == self._books.token:
+            return self._lent_here(record)
+        if record.mode == OBJECT:
+            expected = "expected a tensor that only its own process has to stay there"
+            raise HandoffError(f"{expected}, got it in another")
+        return self._source(handle, record, number)
 
     def _lent_here(self, record: Record) -> object:
         """What a thread of this process has sent, as the object that it is."""

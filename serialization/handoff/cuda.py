@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from omniwire.contracts.errors import HandoffError
-from omniwire.contracts.tensors import logical_bytes
+from omniwire.contracts.tensors import contiguous, logical_bytes
 from omniwire.serialization.handoff.cuda_driver import CudaDriver
 from omniwire.serialization.handoff.device import Event, Exported, Opened, Stream
 
@@ -48,6 +48,11 @@ class CudaBackend:
             if self._devices is None:
                 self._devices = {_name(device): device for device in _usable_devices()}
             return self._devices.get(name)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Queued on the current stream."""
+        flat = contiguous(tensor)
+        return flat.clone() if flat.data_ptr() == tensor.data_ptr() else flat
 
     @functools.cached_property
     def _driver(self) -> CudaDriver:
@@ -107,12 +112,10 @@ class CudaBackend:
 
     def synchronize(self, events: Iterable[Event]) -> None:
         """Wait, without the interpreter's lock."""
+        # Else it would spoil a graph that another thread is capturing.
+        self._driver.relax_captures()
         for event in events:
             event.synchronize()
-
-    def enter_thread(self) -> None:
-        """Waiting here does not spoil a graph that another thread captures meanwhile."""
-        self._driver.relax_captures()
 
     def retain(self, tensor: torch.Tensor) -> None:
         """As `record_stream`: torch's allocator looks after the rest."""
@@ -123,7 +126,8 @@ class CudaBackend:
         flat = logical_bytes(tensor)
         copied = torch.empty(flat.shape, dtype=torch.uint8, pin_memory=True)
         copied.copy_(flat, non_blocking=True)
-        self.synchronize(self.mark(self.device_of(tensor), ()))
+        for event in self.mark(self.device_of(tensor), ()):
+            event.synchronize()
         return copied
 
     def to_device(self, flat: torch.Tensor, device: int) -> torch.Tensor:

@@ -145,6 +145,10 @@ class DeviceBackend(Protocol):
         """The number of a device in this process; None if it cannot be used here."""
         ...
 
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The values of a tensor in new memory of its device, row-major; of some data type."""
+        ...
+
     def export(self, tensor: torch.Tensor) -> Exported:
         """Let other processes open the memory of a contiguous tensor of this process.
 
@@ -202,11 +206,7 @@ class DeviceBackend(Protocol):
         ...
 
     def synchronize(self, events: Iterable[Event]) -> None:
-        """Wait until the device is past these events."""
-        ...
-
-    def enter_thread(self) -> None:
-        """Called once by a thread that will only synchronize and close."""
+        """Wait until the device is past these events, on a thread that does nothing else."""
         ...
 
     def retain(self, tensor: torch.Tensor) -> None:
@@ -214,7 +214,7 @@ class DeviceBackend(Protocol):
         ...
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The bytes of a contiguous tensor in host memory, complete; 1-D uint8."""
+        """The values of a tensor in host memory, row-major and complete; as 1-D uint8."""
         ...
 
     def to_device(self, flat: torch.Tensor, device: int) -> torch.Tensor:

@@ -25,6 +25,7 @@ from omniwire.serialization.handoff.descriptors import (
 )
 from omniwire.serialization.handoff.device import DeviceBackend, Event, Opened
 from omniwire.serialization.handoff.lease import Lease
+from omniwire.serialization.handoff.ledger import BOOKS, has_ended
 from omniwire.serialization.handoff.pool import Pool
 
 _LOOK_AGAIN_S: Final = 1.0
@@ -163,7 +164,7 @@ class Keeper:
             if loan.is_shared and not self._will_drain:
                 self._will_drain = True
                 # Runs when the children of this process have ended.
-                util.Finalize(None, self._drain, exitpriority=-1)
+                util.Finalize(None, _drain, (weakref.ref(self),), exitpriority=-1)
         self._signal()
 
     def _start(self) -> None:
@@ -179,7 +180,6 @@ class Keeper:
             signal_event(wake.number)
 
     def _run(self, wake: Descriptor) -> None:
-        self._backend.enter_thread()
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         is_idle = False
@@ -227,13 +227,15 @@ class Keeper:
         with self._lock:
             found = {id(pool): pool for kept, _ in self._lent if (pool := _pool(kept)) is not None}
         for pool in found.values():
-            for ledger in list(pool.ledgers):
-                ledger.has_lost_reader()
+            with BOOKS:
+                for ledger in pool.ledgers:
+                    if ledger.reader is not None and has_ended(ledger.reader):
+                        ledger.collect_all()
             pool.occupancy()
         with self._lock:
             self._lent = [entry for entry in self._lent if entry[1]() is not None]
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Wait, at the end of the process, for memory that others have open; not for long.
 
         What CUDA makes of memory that is open elsewhere when its process ends is not specified.
@@ -241,12 +243,21 @@ class Keeper:
         deadline = time.monotonic() + _EXIT_S
         while time.monotonic() < deadline:
             self._end_loans()
-            with self._lock:
-                loans = [loan for _, reference in self._lent if (loan := reference()) is not None]
-            if not any(loan.is_shared for loan in loans):
+            if not self._is_lending():
                 return
-            del loans
             time.sleep(0.002)
+
+    def _is_lending(self) -> bool:
+        """Whether other processes may have memory of this one open."""
+        with self._lock:
+            loans = [reference() for _, reference in self._lent]
+        return any(loan is not None and loan.is_shared for loan in loans)
+
+
+def _drain(reference: weakref.ref[Keeper]) -> None:
+    keeper = reference()
+    if keeper is not None:
+        keeper.drain()
 
 
 def _pool(kept: Pool | weakref.ref[Pool]) -> Pool | None:

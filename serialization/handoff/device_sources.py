@@ -12,7 +12,6 @@ import torch
 
 from omniwire.contracts.errors import HandoffError
 from omniwire.contracts.handles import TensorHandle
-from omniwire.contracts.tensors import contiguous
 from omniwire.serialization.handoff.device import DeviceBackend, Event, Opened, Record, Stream
 from omniwire.serialization.handoff.device_books import DeviceBooks, Returned, device_books
 from omniwire.serialization.handoff.lease import Lease, SlotBytes
@@ -57,9 +56,15 @@ class OwnSource(DeviceSource):
 
 def share_on_device(tensor: torch.Tensor) -> TensorHandle:
     """A handle for a tensor of this process on a device, copied there if it is not contiguous."""
-    shape = tuple(tensor.shape)
-    own = contiguous(tensor).view(tensor.dtype).view(shape)
-    return TensorHandle("cuda_ipc", tensor.dtype, shape, OwnSource(device_books(), own))
+    books, shape, dtype = device_books(), tuple(tensor.shape), tensor.dtype
+    if not is_plain(tensor):
+        tensor = books.backend.copy(tensor).view(dtype).view(shape)
+    return TensorHandle("cuda_ipc", dtype, shape, OwnSource(books, tensor.detach()))
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values are its memory, row-major."""
+    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 class SentEvent:

@@ -10,7 +10,7 @@ from msgpack import ExtType
 
 from omniwire.contracts.errors import HandoffError
 from omniwire.contracts.handles import TensorHandle
-from omniwire.contracts.tensors import contiguous, tensor_problem
+from omniwire.contracts.tensors import tensor_problem
 from omniwire.serialization.buffer_writer import MAX_DIMS, BufferWriter, FramePlan
 from omniwire.serialization.converter import codecs
 from omniwire.serialization.dtypes import TORCH_CODES
@@ -27,7 +27,7 @@ from omniwire.serialization.handoff.device import (
     pack_record,
 )
 from omniwire.serialization.handoff.device_books import Loan, device_books
-from omniwire.serialization.handoff.device_sources import DeviceSource
+from omniwire.serialization.handoff.device_sources import DeviceSource, is_plain
 from omniwire.serialization.handoff.ledger import MAX_DEVICES
 from omniwire.serialization.handoff.pool import Pool
 from omniwire.serialization.handoff.sources import SlotSource
@@ -106,7 +106,9 @@ class LendingWriter(BufferWriter):
             payload = LENT_HANDLE + b"%d" % self._lend().own(source)
         else:
             return handle
-        return TensorHandle(handle.kind, handle.dtype, handle.shape, payload)
+        # A local handle has its tensor, or is none: on its way it is of another kind.
+        kind = "arena" if handle.kind == "local" else handle.kind
+        return TensorHandle(kind, handle.dtype, handle.shape, payload)
 
     def _hold(self, tensor: torch.Tensor) -> bytes:
         """The payload of a handle for a contiguous CPU tensor."""
@@ -224,7 +226,8 @@ class Lending:
     def _lend(self, tensor: torch.Tensor, value: object) -> int:
         books = self._books
         device = books.backend.device_of(tensor)
-        loan = books.lend(value, device)
+        may_be_here = any(is_here is not False for is_here in self._here)
+        loan = books.lend(value if may_be_here else None, device)
         record = _NOTHING._replace(
             device=device % MAX_DEVICES,
             process=books.token,
@@ -242,13 +245,11 @@ class Lending:
         if tensor.nbytes and None in opens and device not in self._tried:
             self._tried.add(device)
             record = self._try(record, loan)
-        is_copy_enough = all(is_here is False for is_here in self._here)
-        if is_copy_enough:
-            loan.value = loan.device = None
-        kept = loan if loan.kept or not is_copy_enough else None
-        number = self._add_record(record, kept)
+        if not may_be_here:
+            loan.device = None  # there is nothing to wait for
+        number = self._add_record(record, loan if loan.kept or may_be_here else None)
         if tensor.nbytes:
-            copied = books.backend.to_host(contiguous(tensor))
+            copied = books.backend.to_host(tensor)
             self._handles.append(_plan(copied.data_ptr(), copied.nbytes, copied))
         return number
 
@@ -258,10 +259,10 @@ class Lending:
         Raises:
             HandoffError: They cannot, because of the memory that it is in.
         """
-        backend = self._books.backend
-        flat = contiguous(tensor)
-        if self._books.keeper.is_borrowed(flat):
-            flat = flat.clone()  # only the process that memory is from can share it
+        backend, flat = self._books.backend, tensor
+        # Only the process that memory is from can share it.
+        if not is_plain(tensor) or self._books.keeper.is_borrowed(tensor):
+            flat = backend.copy(tensor)
         memory, offset = backend.export(flat)
         device = backend.device_of(flat)
         if device not in self._events:
