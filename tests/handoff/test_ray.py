@@ -1,13 +1,12 @@
-"""Contracts through Ray: `ray_cases.py`, and the program of the how-to page.
+"""Contracts through Ray: `ray_cases.py`, and a look at what is left when it has ended.
 
-Each in a process of its own, since Ray leaves threads, signal handlers and environment variables
+In a process of its own, since Ray leaves threads, signal handlers and environment variables
 behind in the one that starts it.
 """
 
 import contextlib
 import itertools
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -21,9 +20,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-TESTS = Path(__file__).parents[1]
-CASES = TESTS / "support" / "ray_cases.py"
-PAGE = TESTS.parent / "docs" / "how-to" / "use-with-ray.md"
+CASES = Path(__file__).parents[1] / "support" / "ray_cases.py"
 
 
 @pytest.fixture
@@ -49,8 +46,8 @@ def files_of_ray() -> set[Path]:
     return {*itertools.chain(*shared), *Path("/tmp/ray").glob("*")}
 
 
-def run(folder: Path, *arguments: str) -> None:
-    """Run Python to a good end in a process that is to leave no other one and no file."""
+def test_contracts_through_a_cluster(folder: Path) -> None:
+    """All of the cases pass, and no process and no file stays."""
     before = files_of_ray()
     output = folder / "output"
     environment = {
@@ -62,13 +59,10 @@ def run(folder: Path, *arguments: str) -> None:
         "RAY_AUTH_TOKEN": secrets.token_hex(16),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(CASES)]
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT
         )
     try:
         assert process.wait(timeout=300) == 0, output.read_text()
@@ -82,14 +76,3 @@ def run(folder: Path, *arguments: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         process.wait()
     assert files_of_ray() == before
-
-
-def test_contracts_through_a_cluster(folder: Path) -> None:
-    run(folder, "-m", "pytest", "-p", "no:cacheprovider", str(CASES))
-
-
-def test_the_program_of_the_how_to(folder: Path) -> None:
-    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 2
-    (folder / "serve.py").write_text("\n".join(blocks))
-    run(folder, "-W", "error", "serve.py")

@@ -5,6 +5,8 @@
 
 import asyncio
 import contextlib
+import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -35,6 +37,8 @@ PAYLOAD_BYTES = 32 * MIB
 NUM_CHUNKS = 4
 TIMEOUT_S = 60
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-with-ray.md"
+PAGE_RESOURCES = {"processor": 1, "executor": 1}
 HERE = {"here": 0.001}
 ELSEWHERE = {"elsewhere": 0.001}
 
@@ -42,7 +46,7 @@ ELSEWHERE = {"elsewhere": 0.001}
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[Cluster]:
     """Two nodes, each with an object store of its own; tests and most actors are on the first."""
-    head = {"num_cpus": 1, "include_dashboard": False, "resources": {"here": 1}}
+    head = {"num_cpus": 1, "include_dashboard": False, "resources": {"here": 1, **PAGE_RESOURCES}}
     started = Cluster(True, head_node_args={"object_store_memory": STORE_BYTES, **head})
     try:
         started.add_node(num_cpus=0, object_store_memory=STORE_BYTES, resources={"elsewhere": 1})
@@ -174,6 +178,16 @@ def wait_until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_the_program_of_the_how_to() -> None:
+    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    start = f"ray.init(num_cpus=1, resources={json.dumps(PAGE_RESOURCES)})\n"
+    assert [block.count(start) for block in blocks] == [1, 0]
+    program = compile("\n".join(blocks).replace(start, ""), PAGE, "exec")
+    namespace = {"__name__": "serve"}
+    exec(program, namespace)
+    namespace.clear()  # Ray keeps the classes, and they the names of the program
 
 
 # ---- what arrives -----------------------------------------------------------------------------
