@@ -39,7 +39,7 @@ def peer(devices: FakeDevices) -> Iterator[Peers]:
     """Starts a process that holds the other end of a channel."""
     remotes: list[Remote] = []
 
-    def start(names: tuple[str, ...] = ("gpu-a", "gpu-b"), **sizes: int) -> tuple[ow.Channel, Any]:
+    def start(names: tuple[str, ...] = ("gpu-a", "gpu-b"), **sizes: Any) -> tuple[ow.Channel, Any]:
         here, there = ow.Channel.pair(**sizes)
         remote = Remote.start("forkserver", run_device_puppet, there, devices.folder, names)
         remotes.append(remote)
@@ -74,7 +74,7 @@ class TestOneProcess:
     def test_a_local_handle_arrives_as_the_object_it_is(self) -> None:
         a, b = ow.Channel.pair()
         tensor = torch.arange(6).view(2, 3)
-        a.send(request(ow.TensorHandle("local", tensor.dtype, (2, 3), tensor)))
+        a.send(request(x=ow.TensorHandle("local", tensor.dtype, (2, 3), tensor)))
         handle = tensor_of(b.recv())
         assert handle.kind == "local"
         assert handle.payload is tensor
@@ -89,7 +89,7 @@ class TestOneProcess:
 
         thread = threading.Thread(target=echo)
         thread.start()
-        a.send(request(handle))
+        a.send(request(x=handle))
         assert tensor_of(a.recv(TIMEOUT_S)).resolve() is tensor
         thread.join()
 
@@ -98,10 +98,10 @@ class TestOneProcess:
         handle = ow.TensorHandle("local", tensor.dtype, (3,), tensor)
         with ow.ChannelServer(folder / "s") as server:
             a = ow.Channel.connect(folder / "s")
-            a.send(request(handle))
+            a.send(request(x=handle))
             b = server.accept(TIMEOUT_S)
         assert tensor_of(b.recv(TIMEOUT_S)).payload is tensor
-        b.send(request(handle))
+        b.send(request(x=handle))
         assert tensor_of(a.recv(TIMEOUT_S)).payload is tensor
 
     @pytest.mark.parametrize("closing", [False, True])
@@ -112,7 +112,7 @@ class TestOneProcess:
         gone = threading.Event()
         holder = Holder(gone)
         tensor.holder = holder  # type: ignore[attr-defined]  # dies with it
-        a.send(request(ow.TensorHandle("local", tensor.dtype, (3,), tensor)))
+        a.send(request(x=ow.TensorHandle("local", tensor.dtype, (3,), tensor)))
         del tensor, holder
         assert not gone.is_set()
         if closing:
@@ -127,7 +127,7 @@ class TestOneProcess:
         a, b = ow.Channel.pair()
         tensor, gone = torch.ones(3), threading.Event()
         tensor.holder = Holder(gone)  # type: ignore[attr-defined]  # dies with it
-        a.send(request(ow.TensorHandle("local", tensor.dtype, (3,), tensor)))
+        a.send(request(x=ow.TensorHandle("local", tensor.dtype, (3,), tensor)))
         del tensor, a, b
         gc.collect()
         assert gone.wait(TIMEOUT_S)
@@ -151,7 +151,7 @@ class TestOneProcess:
         """The end was still in this process when the handle was sent."""
         here, there = ow.Channel.pair()
         tensor = torch.ones(3)
-        here.send(request(ow.TensorHandle("local", tensor.dtype, (3,), tensor)))
+        here.send(request(x=ow.TensorHandle("local", tensor.dtype, (3,), tensor)))
         remote = Remote.start("forkserver", run_device_puppet, there, "/tmp", ())
         try:
             remote.end()
@@ -192,7 +192,7 @@ class TestOneProcess:
         tensor = devices.tensor(values())
         handle = a.share(tensor)
         assert (handle.kind, handle.shape) == ("cuda_ipc", (10, 100))
-        a.send(request(handle))
+        a.send(request(x=handle))
         received = tensor_of(b.recv())
         assert received.kind == "cuda_ipc"
         assert received.resolve().data_ptr() == tensor.data_ptr()
@@ -238,7 +238,7 @@ class TestAnotherProcess:
         whole = devices.tensor(values())
         conj = torch.complex(values().float(), values(1).float())
         on_device = devices.tensor(conj).conj()
-        fields = {
+        fields: dict[str, Any] = {
             "slice": whole[3:5],
             "columns": whole[:, 2:9:3],
             "transposed": whole.T,
@@ -341,7 +341,7 @@ class TestAnotherProcess:
     ) -> None:
         channel, remote = introduced(peer, devices)
         handle = channel.share(devices.tensor(values()))
-        channel.send(request(handle))
+        channel.send(request(x=handle))
         remote.do("set", log=[])
         remote.do("receive")
         assert remote.do("get", "log") == []
@@ -355,7 +355,7 @@ class TestAnotherProcess:
         self, peer: Peers, devices: FakeDevices
     ) -> None:
         channel, remote = introduced(peer, devices)
-        channel.send(request(channel.share(devices.tensor(values()).T)))
+        channel.send(request(x=channel.share(devices.tensor(values()).T)))
         remote.do("receive")
         assert devices.live > 0
         remote.do("set", is_busy=True)  # it does not matter: the device never saw it
@@ -370,7 +370,7 @@ class TestAnotherProcess:
         handle = channel.share(devices.tensor(values()))
         devices.log.clear()
         devices.current = "other"
-        channel.send(request(handle))
+        channel.send(request(x=handle))
         assert devices.log == ["other waits", "export"]
 
     def test_a_shared_tensor_goes_any_number_of_times(
@@ -379,7 +379,7 @@ class TestAnotherProcess:
         channel, remote = introduced(peer, devices)
         handle = channel.share(devices.tensor(values()))
         for _ in range(3):
-            channel.send(request(handle))
+            channel.send(request(x=handle))
             assert remote.do("resolve") == values().sum().item()
         del handle
         remote.do("drop", 0)
@@ -393,7 +393,7 @@ class TestAnotherProcess:
     def test_plain_encoding_still_refuses_it(self, devices: FakeDevices) -> None:
         handle = ow.Channel.pair()[0].share(devices.tensor(values()))
         with pytest.raises(ow.EncodeError) as caught:
-            ow.encode(request(handle))
+            ow.encode(request(x=handle))
         assert caught.value.code == "state"
 
 
@@ -450,7 +450,7 @@ class TestFallback:
         for _ in range(2):
             channel.send(request(devices.tensor(values())))
             remote.do("receive")
-        channel.send(request(channel.share(devices.tensor(values()))))
+        channel.send(request(x=channel.share(devices.tensor(values()))))
         assert remote.do("resolve") == values().sum().item()
         assert remote.do("where") == ["host"] * 3
         # It lies in the arena, by the same rules as every tensor there.
@@ -504,7 +504,7 @@ class TestFurther:
         remote.do("send_device", 64)
         channel.recv(TIMEOUT_S)  # the trial in the other direction
         channel.send(request(devices.tensor(values())))
-        channel.send(request(channel.share(devices.tensor(values()))))
+        channel.send(request(x=channel.share(devices.tensor(values()))))
         remote.do("receive", 2)
         remote.do("set", log=[])
         remote.do("send_back")
@@ -552,8 +552,8 @@ class TestFurther:
         tensor = torch.ones(2)
         handle = ow.TensorHandle("local", tensor.dtype, (2,), tensor)
         with pytest.raises(ow.EncodeError):
-            ow.broadcast([a, c], request(handle))
-        ow.broadcast([c], request(handle))
+            ow.broadcast([a, c], request(x=handle))
+        ow.broadcast([c], request(x=handle))
         assert tensor_of(d.recv()).payload is tensor
 
     def test_a_dead_reader_holds_nothing(self, peer: Peers, devices: FakeDevices) -> None:
