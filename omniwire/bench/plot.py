@@ -26,8 +26,11 @@ def save_plot(results: Sequence[Result], path: Path) -> None:
     num_rows = -(-len(groups) // 2)
     figure = Figure(figsize=(11, 0.8 + 3 * num_rows), layout="constrained")
     figure.suptitle("Milliseconds from sending to acknowledgement: median, with a line to the p99")
-    for axes, rows in zip(figure.subplots(num_rows, 2).flat, groups, strict=False):
+    places = list(figure.subplots(num_rows, 2).flat)
+    for axes, rows in zip(places, groups, strict=False):
         _draw(axes, rows)
+    for axes in places[len(groups) :]:
+        axes.set_axis_off()
     figure.supxlabel(machine(), fontsize="small")
     figure.savefig(path, format="png", dpi=120)
 
@@ -38,16 +41,17 @@ def _draw(axes: Axes, results: Sequence[Result]) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", labelsize="small")
     axes.set_yticks(range(len(results)), [result.peer.name for result in results])
     axes.set_ylim(len(results) - 0.5, -0.5)
     axes.grid(alpha=0.3)
+    beside = axes.get_yaxis_transform()  # x is a share of the width, y a row
     for row, result in enumerate(results):
         color = "tab:blue" if result.peer.is_ours else "black"
-        if result.problem is not None:
-            axes.text(0.02, row, result.problem, va="center", transform=axes.get_yaxis_transform())
-            continue
-        median, tail = 1000 * result.quantile(0.5), 1000 * result.quantile(0.99)
-        axes.plot([median, tail], [row, row], color=color, linewidth=1)
-        axes.plot([median], [row], color=color, marker="o")
-        axes.annotate(f"  {median:.3g}", (tail, row), color=color, va="center", fontsize="small")
-    axes.margins(x=0.15)
+        text = result.problem
+        if text is None:
+            median, tail = 1000 * result.quantile(0.5), 1000 * result.quantile(0.99)
+            text = f"{median:.3g} to {tail:.3g}"
+            axes.plot([median, tail], [row, row], color=color, linewidth=1)
+            axes.plot([median], [row], color=color, marker="o")
+        axes.text(1.02, row, text, color=color, va="center", fontsize="small", transform=beside)
