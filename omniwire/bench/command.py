@@ -49,12 +49,14 @@ def bench_command(repeat: int | None, plot: Path | None) -> None:
 
     console = make_console()
     # A request to end unwinds this process, so that it ends its children first.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with progress_bar(console) as steps:
             results = run_all(repeat, steps.begin)
     except KeyboardInterrupt:
         _stop("interrupted", _INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
     print_results(console, results)
     if plot is not None:
         from omniwire.bench.plot import save_plot  # noqa: PLC0415  # matplotlib is in an extra
