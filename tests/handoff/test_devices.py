@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from device_fakes import FakeDevices, installed, run_device_puppet
+from device_fakes import FakeDevices, installed, run_device_puppet, wait_for_keeper
 from handoff_children import TIMEOUT_S, request, tensor_of
 from handoff_remote import Remote
 
@@ -27,6 +27,7 @@ def devices(folder: Path) -> Iterator[FakeDevices]:
     """The devices of this process; the files of all processes are removed."""
     with installed(FakeDevices(str(folder))) as devices:
         yield devices
+        wait_for_keeper()
     for path in folder.glob("*-*"):
         path.unlink()
 
@@ -586,6 +587,21 @@ class TestFurther:
         remote.do("receive")
         remote.do("close")
         assert remote.do("values") == [values().sum().item()]
+        remote.do("drop")
+        eventually(lambda: devices.live == 0)
+
+    def test_a_forked_child_of_the_reader_gives_nothing_back(
+        self, peer: Peers, devices: FakeDevices
+    ) -> None:
+        channel, remote = introduced(peer, devices)
+        channel.send(request(devices.tensor(values())))
+        remote.do("receive")
+        before = remote.do("get", "marked")
+        remote.do("fork_and_drop")
+        time.sleep(0.1)
+        channel.stats()
+        assert devices.live == 1
+        assert remote.do("get", "marked") == before
         remote.do("drop")
         eventually(lambda: devices.live == 0)
 

@@ -7,9 +7,10 @@ The memory of a device is a file that any process can map, and so are its events
 import itertools
 import mmap
 import os
+import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -119,6 +120,13 @@ class FakeDevices:
         for event in self._pending:
             event.happen()
         self._pending.clear()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait for what the keeper does."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
 
     @property
     def num_open(self) -> int:
@@ -281,6 +289,15 @@ def installed(devices: FakeDevices) -> Iterator[FakeDevices]:
         device_books._books.cache_clear()
 
 
+def wait_for_keeper() -> None:
+    """Wait until nothing is lent or borrowed, unless a test that failed still has it."""
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        if not any(thread.name == "omniwire-keeper" for thread in threading.enumerate()):
+            return
+        time.sleep(0.01)
+
+
 class DevicePuppet(Puppet):
     """A process with devices."""
 
@@ -329,6 +346,14 @@ class DevicePuppet(Puppet):
         """Receive a request; copies of some of its values."""
         received = self.channel.recv(TIMEOUT_S)
         return {name: tensor_of(received, name).clone() for name in names}
+
+    def fork_and_drop(self) -> None:
+        """Have a forked child drop all that is held, and end."""
+        pid = os.fork()
+        if not pid:
+            self.held.clear()
+            os._exit(0)
+        os.waitpid(pid, 0)
 
     def narrow(self) -> None:
         """Hold only a part of the tensor held."""
