@@ -162,7 +162,7 @@ class End:
                 self.next()
         return self._peer is not None
 
-    def _notice_peer(self) -> None:
+    def notice_peer(self) -> None:
         """Get to know the peer, so that its death is noticed; one may end before its hello.
 
         Raises:
@@ -182,7 +182,7 @@ class End:
 
     def send_now(self, outbox: Outbox, message: Outgoing) -> bool:
         """As the outbox, raising what this end knows of a peer that is gone."""
-        self._notice_peer()
+        self.notice_peer()
         try:
             return outbox.send_now(message)
         except Gone:
@@ -197,11 +197,9 @@ class End:
                 except StopIteration as stop:
                     return stop.value
                 self._make_room_in_twin()
-                if self._peer is None:
-                    wait = wait._replace(readable=[*wait.readable, *self._hello_waits()])
-                yield wait
+                yield wait._replace(readable=[*wait.readable, *self.hello_waits()])
                 self.started()
-                self._notice_peer()
+                self.notice_peer()
         except Gone:
             raise self.gone() from None
         finally:
@@ -248,11 +246,13 @@ class End:
 
     def wait_for_messages(self, text: str) -> Wait:
         """The wait for a message, the peer's end, or this end being closed."""
-        waits = self._hello_waits() if self._peer is None else [self.link, self._peer]
-        return Wait(lambda: HandoffTimeout(text), [self._closing, *waits])
+        waits = [self.link] if self._peer is None else [self.link, self._peer]
+        return Wait(lambda: HandoffTimeout(text), [self._closing, *waits, *self.hello_waits()])
 
-    def _hello_waits(self) -> list[int | HasDescriptor]:
-        """What becomes readable when the peer says hello, or ends before that."""
+    def hello_waits(self) -> list[int | HasDescriptor]:
+        """What becomes readable when the peer says hello, or ends before that, if it has not."""
+        if self._peer is not None:
+            return []
         child = self._starting_child()
         return [self.link] if child is None else [self.link, child.sentinel]
 

@@ -11,6 +11,10 @@ from omniwire.serialization.handoff.arena import Arena, Slot, round_to_pages
 from omniwire.serialization.handoff.descriptors import clear_event, new_event, signal_event
 from omniwire.serialization.handoff.ledger import BOOKS, WAITING, Hold, Ledger
 
+_TURN_S: Final = 10.0
+_KEPT_FREE_S: Final = 1.0
+"""For so much of every turn, memory is kept free for the sender that has waited for longest."""
+
 IDLE_S: Final = 1.0
 """An arena that the pool grew by is given up after being empty for so long."""
 
@@ -33,6 +37,7 @@ class Pool:
         self._pid = os.getpid()
         self._dropped: collections.deque[Hold] = collections.deque()
         self._waiting: list[object] = []  # the first has waited for longest
+        self._first_since = 0.0
         self._empty_since: dict[int, float] = {}
 
     def allocate(self, sizes: Sequence[int], ticket: object = None) -> list[Slot] | None:
@@ -55,7 +60,7 @@ class Pool:
             raise ArenaFull(f"{expected}, got {rest}")
         with BOOKS:
             self._collect()
-            if self._waiting and self._waiting[0] is not ticket:
+            if self._waiting and self._waiting[0] is not ticket and self._is_kept_free():
                 return None
             slots = self._allocate(sizes)
             if slots is not None:
@@ -110,6 +115,8 @@ class Pool:
         self.clear_event()
         ticket = object()
         with BOOKS:
+            if not self._waiting:
+                self._first_since = time.monotonic()
             self._waiting.append(ticket)
             for ledger in self.ledgers:
                 ledger.set_flag(WAITING, on=True)
@@ -124,6 +131,7 @@ class Pool:
         """Leave the queue; the next in it may try."""
         with BOOKS:
             self._waiting.remove(ticket)
+            self._first_since = time.monotonic()
             if self._waiting:
                 signal_event(self.event.number)
                 return
@@ -188,6 +196,13 @@ class Pool:
             return None
         self.arenas[arena.number] = arena
         return arena.allocate(size)
+
+    def _is_kept_free(self) -> bool:
+        """Whether others let memory become free for who waits for longest.
+
+        Not all the time: that one may need what is not going to be free, and all would wait.
+        """
+        return (time.monotonic() - self._first_since) % _TURN_S < _KEPT_FREE_S
 
     def _room(self) -> int:
         return self.max_bytes - sum(arena.size for arena in self.arenas.values())

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from omniwire.contracts.errors import HandoffError, HandoffTimeout
+from omniwire.contracts.errors import HandoffError, HandoffTimeout, PeerClosed, PeerDied
 from omniwire.contracts.guard import guarded
 from omniwire.serialization.handoff.channel import Channel
+from omniwire.serialization.handoff.end import End
 from omniwire.serialization.handoff.ledger import BOOKS
 from omniwire.serialization.handoff.link import Gone
 from omniwire.serialization.handoff.outbox import Outbox, placing
@@ -54,12 +55,13 @@ def wait(channels: Sequence[Channel], timeout: Timeout = None) -> list[Channel]:
 
 
 def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
-    message = Outgoing(obj, [channel._end for channel in channels])
+    ends = [channel._end for channel in channels]
+    message = Outgoing(obj, ends)
     failures: dict[int, HandoffError] = {}
     outboxes: dict[int, Outbox] = {}
-    for number, channel in enumerate(channels):
+    for number, end in enumerate(ends):
         try:
-            outboxes[number] = channel._end.started()
+            outboxes[number] = end.started()
         except HandoffError as error:
             failures[number] = error
     pools = [outbox.pool for outbox in outboxes.values()]
@@ -68,21 +70,21 @@ def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
         _share_ledgers(outboxes.values())
         placed = False
         while outboxes:
+            _drop_gone(ends, outboxes, failures)
+            present = [ends[number] for number in outboxes]
+            steps = placing(message, pools[0], list(outboxes.values()))
             try:
-                placed = yield from placing(message, pools[0], list(outboxes.values()))
+                placed = yield from _watching(present, steps)
                 break
-            except Gone:
-                for number in list(outboxes):
-                    try:
-                        outboxes[number].check_reader()
-                    except Gone:
-                        failures[number] = channels[number]._end.gone()
-                        del outboxes[number]
+            except (Gone, PeerClosed, PeerDied):
+                continue
         for position, (number, outbox) in enumerate(outboxes.items()):
-            steps = outbox.posting(message, position) if placed else outbox.posting_whole(message)
+            steps_of_one = (
+                outbox.posting(message, position) if placed else outbox.posting_whole(message)
+            )
             try:
-                yield from channels[number]._end.guarded(steps)
-                channels[number]._end.record(message)
+                yield from ends[number].guarded(steps_of_one)
+                ends[number].record(message)
             except HandoffError as error:
                 failures[number] = error
     finally:
@@ -90,6 +92,39 @@ def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
     if failures:
         number, first = min(failures.items())
         raise type(first)(f"channel {number} of {len(channels)}: {first}")
+
+
+def _drop_gone(
+    ends: Sequence[End], outboxes: dict[int, Outbox], failures: dict[int, HandoffError]
+) -> None:
+    """Do without the readers that are gone."""
+    for number in list(outboxes):
+        try:
+            ends[number].notice_peer()
+            outboxes[number].check_reader()
+        except Gone:
+            failures[number] = ends[number].gone()
+            del outboxes[number]
+        except HandoffError as error:
+            failures[number] = error
+            del outboxes[number]
+
+
+def _watching(ends: Sequence[End], steps: Steps[bool]) -> Steps[bool]:
+    """The same steps, getting to know peers that say hello meanwhile, or end."""
+    try:
+        while True:
+            try:
+                wait = next(steps)
+            except StopIteration as stop:
+                result: bool = stop.value
+                return result
+            hellos = [waited for end in ends for waited in end.hello_waits()]
+            yield wait._replace(readable=[*wait.readable, *hellos])
+            for end in ends:
+                end.notice_peer()
+    finally:
+        steps.close()
 
 
 def _share_ledgers(outboxes: Iterable[Outbox]) -> None:
