@@ -25,7 +25,6 @@ from omniwire.serialization.handoff.descriptors import (
 )
 from omniwire.serialization.handoff.device import DeviceBackend, Event, Opened
 from omniwire.serialization.handoff.lease import Lease
-from omniwire.serialization.handoff.ledger import BOOKS, has_ended
 from omniwire.serialization.handoff.pool import Pool
 
 _LOOK_AGAIN_S: Final = 1.0
@@ -227,10 +226,8 @@ class Keeper:
         with self._lock:
             found = {id(pool): pool for kept, _ in self._lent if (pool := _pool(kept)) is not None}
         for pool in found.values():
-            with BOOKS:
-                for ledger in pool.ledgers:
-                    if ledger.reader is not None and has_ended(ledger.reader):
-                        ledger.collect_all()
+            for ledger in list(pool.ledgers):
+                ledger.has_lost_reader()
             pool.occupancy()
         with self._lock:
             self._lent = [entry for entry in self._lent if entry[1]() is not None]

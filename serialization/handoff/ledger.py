@@ -100,9 +100,9 @@ class Ledger:
 
     def has_lost_reader(self) -> bool:
         """Whether the reader's process has ended; what it held is released."""
-        if not self._poll.poll(0):
-            return False
-        with BOOKS:
+        with BOOKS:  # nor can two threads poll at once
+            if not self._poll.poll(0):
+                return False
             self.collect_all()
         return True
 

@@ -114,7 +114,7 @@ def test_a_record_of_another_size(attach: Attach, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"mode": 3}, {"device": 64}, {"nbytes": 60}])
-def test_a_record_that_is_wrong(attach: Attach, record: Record, changes: dict[str, int]) -> None:
+def test_a_record_that_is_wrong(attach: Attach, record: Record, changes: dict[str, Any]) -> None:
     with pytest.raises(ow.DecodeError) as caught:
         attach(pack_record(record._replace(**changes)))
     assert caught.value.code == "buffer"
