@@ -2,7 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
-from omniwire.contracts.errors import HandoffError, HandoffTimeout, PeerClosed, PeerDied
+from omniwire.contracts.checks import raise_problems
+from omniwire.contracts.describe import describe
+from omniwire.contracts.errors import (
+    HandoffError,
+    HandoffTimeout,
+    PeerClosed,
+    PeerDied,
+    Problem,
+)
 from omniwire.contracts.guard import guarded
 from omniwire.serialization.handoff.channel import Channel
 from omniwire.serialization.handoff.end import End
@@ -26,11 +34,13 @@ def broadcast(channels: Sequence[Channel], obj: object, timeout: Timeout = None)
         timeout: Seconds to wait in all; None for as long as it takes.
 
     Raises:
+        ContractError: One is no channel.
         EncodeError: It cannot be encoded. Nothing was sent.
         ArenaFull: It does not fit, now or ever. Nothing was sent.
         HandoffError: Of a channel that could not take it. All others were sent it, unless
             there was no time left.
     """
+    _check_channels("broadcast", channels)
     if channels:
         run(_broadcasting(channels, obj), timeout)
 
@@ -47,11 +57,26 @@ def wait(channels: Sequence[Channel], timeout: Timeout = None) -> list[Channel]:
         Those, in order, from which `recv` returns or raises at once: something has come, or
         the peer is gone. Empty if there are none in time. To receive once from each of them
         before waiting again is fair.
+
+    Raises:
+        ContractError: There is none, or one is no channel.
     """
+    _check_channels("wait", channels, at_least=1)
     try:
         return run(_waiting(channels), timeout)
     except HandoffTimeout:
         return []
+
+
+def _check_channels(subject: str, channels: Sequence[Channel], at_least: int = 0) -> None:
+    problems = [
+        Problem(("channels", number), "type", "a Channel", describe(channel))
+        for number, channel in enumerate(channels)
+        if not isinstance(channel, Channel)
+    ]
+    if len(channels) < at_least:
+        problems.append(Problem(("channels",), "count", "at least one channel", "none"))
+    raise_problems(subject, problems)
 
 
 def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
