@@ -105,7 +105,8 @@ class Pair:
         samples: list[int] = []
 
         def watch() -> None:
-            samples.append(memory_of(self._pids()))
+            # The receiver first: memory that goes over to it meanwhile is not counted twice.
+            samples.append(memory_of(reversed(self._pids())))
 
         self._exchange(number, watch)
         watch()
