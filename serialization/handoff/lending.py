@@ -259,7 +259,7 @@ class Lending:
         Raises:
             HandoffError: They cannot, because of the memory that it is in.
         """
-        backend, flat = self._books.backend, tensor
+        backend, flat = self._books.backend, tensor.detach()
         # Only the process that memory is from can share it.
         if not is_plain(tensor) or self._books.keeper.is_borrowed(tensor):
             flat = backend.copy(tensor)
