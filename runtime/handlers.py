@@ -46,8 +46,9 @@ class ModalityHandler(Protocol):
         """Add one chunk to what there is.
 
         Args:
-            existing: What the last call returned; None for the first chunk, and for one that
-                replaces everything before it.
+            existing: What the last call returned; None for the first chunk. For one that replaces
+                everything before it, None, or an empty `Accumulator` if the last call returned
+                an `Accumulator`.
             incoming: A tensor, handed over: nobody else writes to it.
 
         Returns:
