@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from handoff_children import TIMEOUT_S, run_function, run_puppet
 from handoff_remote import CONTEXT, Remote
 
@@ -61,6 +62,15 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small tensors on busy cores: more threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @contextlib.contextmanager
 def _environment(folder: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -77,13 +87,22 @@ def _nothing_left(request: pytest.FixtureRequest, _server_of_forks: None) -> Ite
         before = _present(folder)
         yield
         request.node.funcargs.clear()  # by now only pytest still keeps what fixtures made
-        deadline = time.monotonic() + TIMEOUT_S / 4
-        while FAILED not in request.node.stash and (left := _present(folder) - before):
-            gc.collect()
-            left = _present(folder) - before - _files_of_strangers()
-            if left and time.monotonic() > deadline:
-                pytest.fail(f"left behind: {sorted(left)}")
-            time.sleep(0.01 if left else 0)
+        if FAILED not in request.node.stash and _present(folder) - before:
+            _look_again(folder, before)
+
+
+def _look_again(folder: str, before: set[str]) -> None:
+    """Collect garbage, and give processes that are about to end some time for it."""
+    gc.collect()
+    deadline = time.monotonic() + TIMEOUT_S / 4
+    while left := _present(folder) - before:
+        left -= _files_of_strangers()
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: {sorted(left)}")
+        time.sleep(0.01)
+        gc.collect()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ A module of its own, since children cannot import test modules by name.
 """
 
 import gc
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -126,9 +125,9 @@ def run_puppet(control: Connection, end: ow.Channel | str, options: dict[str, An
         end: The end of a channel, or the path of a server to connect to.
         options: For the connection.
     """
+    torch.set_num_threads(1)
     channel = ow.Channel.connect(end, TIMEOUT_S, **options) if isinstance(end, str) else end
     puppet = Puppet(channel)
-    control.send((True, os.getpid()))
     while True:
         try:
             name, args, kwargs = control.recv()
@@ -158,6 +157,7 @@ def serve_hello(control: Connection, path: str, hello: bytes) -> None:
 
 def run_function(control: Connection, function: Callable[..., Any], *args: Any) -> None:
     """Call a function, and say what became of it."""
+    torch.set_num_threads(1)
     control.send(_outcome(function, control, *args))
 
 
