@@ -1,8 +1,9 @@
-"""The contract-testing kit: strategies for Hypothesis and assertions; extra `testing`.
+"""The contract-testing kit; extra `testing`.
 
 `omniwire.testing.strategies` draws every contract, valid and invalid; with the package installed,
 Hypothesis also knows them by type: `from_type(MultimodalItemMetadata)`. The assertions check
-values, processors and handlers. Nothing here imports torch before it is used.
+values, processors and handlers, and `RequestLifecycle` what happens to requests over time.
+pytest has the fixtures of `omniwire.testing.plugin`. Nothing here imports torch before it is used.
 
 >>> from omniwire.contracts import ItemRef
 >>> from omniwire.testing import assert_equal
@@ -14,11 +15,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from omniwire.testing.comparison import assert_equal as assert_equal
     from omniwire.testing.handlers import assert_handler_conforms as assert_handler_conforms
+    from omniwire.testing.lifecycle import RequestLifecycle as RequestLifecycle
+    from omniwire.testing.live_request import LiveRequest as LiveRequest
     from omniwire.testing.processors import assert_processor_conforms as assert_processor_conforms
 
-__all__ = ["assert_equal", "assert_handler_conforms", "assert_processor_conforms"]
+__all__ = [
+    "LiveRequest",
+    "RequestLifecycle",
+    "assert_equal",
+    "assert_handler_conforms",
+    "assert_processor_conforms",
+]
 
 _MODULES = {
+    "LiveRequest": "live_request",
+    "RequestLifecycle": "lifecycle",
     "assert_equal": "comparison",
     "assert_handler_conforms": "handlers",
     "assert_processor_conforms": "processors",
