@@ -37,6 +37,9 @@ from omniwire.serialization.handoff.waiting import (
 ARENA_BYTES: Final = 64 * 2**20
 MAX_BYTES: Final = 2**30
 
+_SOMEBODY: Final = object()
+"""Who was given an end that was pickled for something else than starting a process."""
+
 
 class Channel:
     """One end of a bidirectional connection that carries contract objects, whole and in order.
@@ -66,7 +69,7 @@ class Channel:
     def __init__(self, end: End) -> None:
         self._end = end
         # Keeps the end until then, so that it is whole when it is closed.
-        weakref.finalize(self, end.close)
+        weakref.finalize(self, end.close).atexit = False
 
     @classmethod
     @guarded
@@ -325,7 +328,7 @@ class Channel:
         if end.is_closed or end.twin is None or end.owner is not None:
             expected = "expected an end of a pair that nobody has used, to give to a process"
             raise HandoffError(f"{expected}, got {self!r}")
-        end.receiver = multiprocessing.context.get_spawning_popen()
+        end.receiver = multiprocessing.context.get_spawning_popen() or _SOMEBODY
         copy = multiprocessing.reduction.DupFd(end.link.fileno())
         recording = None if end.recorder is None else end.recorder.recording
         return _unpickled, (copy, end.sizes, recording)

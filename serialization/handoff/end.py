@@ -18,7 +18,7 @@ from omniwire.serialization.handoff.descriptors import (
     signal_event,
 )
 from omniwire.serialization.handoff.inbox import Inbox
-from omniwire.serialization.handoff.ledger import BOOKS, CLOSED, has_ended
+from omniwire.serialization.handoff.ledger import BOOKS, CLOSED, Ledger, has_ended
 from omniwire.serialization.handoff.link import Gone, Link
 from omniwire.serialization.handoff.outbox import Outbox
 from omniwire.serialization.handoff.outgoing import Outgoing
@@ -114,11 +114,10 @@ class End:
                 self._outbox.ledger.reader = self._peer
                 if self.owner != self._maker:
                     self._drop_twin()
-                if multiprocessing.parent_process() is not None:
-                    # Such a process ends without finalizing what is left.
-                    multiprocessing.util.Finalize(
-                        self, _close, (weakref.ref(self),), exitpriority=0
-                    )
+                weakref.finalize(self, _note_end, self._outbox.ledger, self.owner)
+                _note_end_of_child(self)
+                # Forgotten when a process of multiprocessing begins, with what it was given.
+                multiprocessing.util.register_after_fork(self, _note_end_of_child)
         assert self._outbox is not None
         return self._outbox
 
@@ -196,7 +195,8 @@ class End:
                     wait = next(steps)
                 except StopIteration as stop:
                     return stop.value
-                self._make_room_in_twin()
+                if wait.writable:
+                    self._make_room_in_twin()
                 yield wait._replace(readable=[*wait.readable, *self.hello_waits()])
                 self.started()
                 self.notice_peer()
@@ -326,10 +326,17 @@ class End:
                 twin._receiving.release()
 
 
-def _close(reference: weakref.ref[End]) -> None:
-    end = reference()
-    if end is not None:
-        end.close()
+def _note_end(ledger: Ledger, owner: int) -> None:
+    """Have the peer see, when this process ends by itself, that the end was closed."""
+    if os.getpid() == owner:
+        ledger.set_flag(CLOSED, on=True)
+
+
+def _note_end_of_child(end: End) -> None:
+    """The same in a process of multiprocessing, which ends without finalizing what is left."""
+    if multiprocessing.parent_process() is not None and end._outbox is not None:
+        arguments = (end._outbox.ledger, end.owner)
+        multiprocessing.util.Finalize(end, _note_end, arguments, exitpriority=0)
 
 
 @functools.cache

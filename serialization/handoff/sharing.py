@@ -68,7 +68,7 @@ def wait(channels: Sequence[Channel], timeout: Timeout = None) -> list[Channel]:
         return []
 
 
-def _check_channels(subject: str, channels: Sequence[Channel], at_least: int = 0) -> None:
+def _check_channels(subject: str, channels: Sequence[object], at_least: int = 0) -> None:
     problems = [
         Problem(("channels", number), "type", "a Channel", describe(channel))
         for number, channel in enumerate(channels)
