@@ -37,9 +37,6 @@ from omniwire.serialization.handoff.waiting import (
 ARENA_BYTES: Final = 64 * 2**20
 MAX_BYTES: Final = 2**30
 
-_SOMEBODY: Final = object()
-"""Who was given an end that was pickled for something else than starting a process."""
-
 
 class Channel:
     """One end of a bidirectional connection that carries contract objects, whole and in order.
@@ -328,7 +325,10 @@ class Channel:
         if end.is_closed or end.twin is None or end.owner is not None:
             expected = "expected an end of a pair that nobody has used, to give to a process"
             raise HandoffError(f"{expected}, got {self!r}")
-        end.receiver = multiprocessing.context.get_spawning_popen() or _SOMEBODY
+        end.receiver = multiprocessing.context.get_spawning_popen()
+        if end.receiver is None:
+            expected = "expected an end to be pickled as an argument of a process that starts"
+            raise HandoffError(f"{expected}, got it pickled for something else")
         copy = multiprocessing.reduction.DupFd(end.link.fileno())
         recording = None if end.recorder is None else end.recorder.recording
         return _unpickled, (copy, end.sizes, recording)
