@@ -147,7 +147,7 @@ class TestReuse:
         messages: dict[int, object] = {}
         sizes: dict[int, int] = {}
         for number in range(data.draw(hst.integers(1, 12))):
-            num_bytes = data.draw(hst.sampled_from([600, 5000, 2**16, 300_001, MIB]))
+            num_bytes = data.draw(hst.sampled_from([5000, 50_000, 2**16, 300_001, MIB]))
             try:
                 a.send(request(pattern(num_bytes, number)), timeout=0)
             except ow.ArenaFull:
@@ -188,9 +188,12 @@ class TestOldBytes:
         assert tensor.untyped_storage().nbytes() == num_bytes
         assert is_pattern(tensor)
 
-    def test_between_small_arrays_of_one_slot(self, dirty: ow.Channel, b: ow.Channel) -> None:
+    @pytest.mark.parametrize("num_bytes", [513, 8001])
+    def test_between_small_arrays_that_travel_together(
+        self, dirty: ow.Channel, b: ow.Channel, num_bytes: int
+    ) -> None:
         """Whatever lies under an array has no more than was written."""
-        dirty.send(request(a=np.zeros(513, np.uint8), b=np.zeros(513, np.uint8)))
+        dirty.send(request(a=np.zeros(num_bytes, np.uint8), b=np.zeros(num_bytes, np.uint8)))
         message = b.recv()
         for field in "ab":
             layer = tensor_of(message, field)
@@ -281,6 +284,26 @@ class TestGrowth:
         assert a.stats()["free_bytes"] == ARENA // 2
         a.send(request(pattern(ARENA // 4)))
         assert size(a) == 2 * ARENA
+
+
+class TestCells:
+    def test_more_references_than_the_ledger_has_cells(self, a: ow.Channel, b: ow.Channel) -> None:
+        """The sender waits until the reader has dropped one."""
+        ledger = a._end.started().ledger
+        del ledger._free[2:]
+        for _ in range(2):
+            a.send(request(pattern(5000)))
+        with pytest.raises(ow.ArenaFull):
+            a.send(request(pattern(5000)), timeout=0.01)
+        a.send(request(request_id="without a tensor"), timeout=0.01)
+        b.recv()
+        a.send(request(pattern(5000, 3)), timeout=0.01)
+        b.recv()
+        assert b.recv().request_id == "without a tensor"
+        assert is_pattern(tensor_of(b.recv()), 3)
+        assert ledger.num_free_cells == 0
+        assert held(a) == 0
+        assert ledger.num_free_cells == 2
 
 
 class TestMemoryOfTheMachine:

@@ -150,6 +150,7 @@ class TestMoreThanThereIs:
         assert Arena(35 * MIB).size == 35 * MIB
 
     def test_of_this_very_machine(self) -> None:
+        """vllm#48879: twice as much as there was could be had."""
         with pytest.raises(ArenaFull):
             Arena(2**50)
 

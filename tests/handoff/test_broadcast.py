@@ -43,6 +43,7 @@ class TestBroadcast:
 
     @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
     def test_the_last_reader_frees_it(self, pairs: Pairs, order: list[int]) -> None:
+        """sglang#23022, #21665: the first of eight did."""
         ow.broadcast(senders(pairs), request(pattern(MIB)))
         messages = {number: pairs[number][1].recv(TIMEOUT_S) for number in range(3)}
         for number in order:
@@ -94,6 +95,7 @@ class TestBroadcast:
         assert ids == ["before", "to all", "after"]
 
     def test_to_nobody(self) -> None:
+        """vllm-omni#7245: nothing was there to take what was put."""
         ow.broadcast([], request())
 
     def test_to_one(self, pairs: Pairs) -> None:

@@ -249,7 +249,7 @@ class TestFailures:
     def test_a_message_with_a_part_that_cannot_be_encoded_is_not_sent(
         self, a: ow.Channel, b: ow.Channel
     ) -> None:
-        """Neither are the tensors in it that could be; they are free again."""
+        """Neither are the tensors in it that could be; they are free again (vllm-omni#7840)."""
         own = a.empty((MIB,), torch.uint8)
         data = {"image": {"a": own, "b": pattern(MIB)}}
         with pytest.raises(ow.EncodeError):

@@ -17,7 +17,7 @@ import omniwire as ow
 from omniwire.serialization.handoff import packets as p
 
 SIZE = 2**16
-UNKNOWN_KINDS = [0, 7, 99, 255]
+UNKNOWN_KINDS = [0, 99, 200, 255]
 
 
 @pytest.fixture

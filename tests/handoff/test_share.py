@@ -101,6 +101,7 @@ class TestSharing:
 
 class TestResolving:
     def test_any_number_of_times_to_the_same_memory(self, a: ow.Channel, b: ow.Channel) -> None:
+        """sglang#26304: the second time failed."""
         own = a.share(pattern(MIB))
         theirs = sent(a, b, own)
         for handle in (own, theirs):
@@ -132,7 +133,10 @@ class TestResolving:
         assert is_pattern(theirs.resolve())
 
     def test_never(self, a: ow.Channel, b: ow.Channel) -> None:
-        """A handle that is dropped unresolved frees the memory: here, there, or on its way."""
+        """A handle that is dropped unresolved frees the memory: here, there, or on its way.
+
+        vllm-omni#1905: that of an aborted request, which came late, did not.
+        """
         handle = a.share(pattern(MIB))
         del handle
         assert held(a) == 0

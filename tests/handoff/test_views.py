@@ -183,13 +183,13 @@ class TestViews:
         assert held(pair[0]) == 2**16 + 64
 
     def test_smaller_ones_share_a_slot(self, pair: Pair) -> None:
-        pair[0].send(request(a=pattern(1000), b=pattern(2000)))
+        pair[0].send(request(a=pattern(5000), b=pattern(9000)))
         message = pair[1].recv()
         first, second = tensor_of(message, "a"), tensor_of(message, "b")
         del message
-        assert held(pair[0]) == 1024 + 2048
+        assert held(pair[0]) == 5056 + 9024
         del first
-        assert held(pair[0]) == 1024 + 2048
+        assert held(pair[0]) == 5056 + 9024
         del second
         assert held(pair[0]) == 0
 
@@ -288,6 +288,41 @@ class TestViews:
             gc.set_threshold(*thresholds)
         gc.collect()
         assert held(pair[0]) == 0
+
+
+class TestPublished:
+    def test_what_the_sender_writes_later_is_not_seen(self, pair: Pair) -> None:
+        """A tensor that is copied to be sent is the sender's again at once.
+
+        vllm-omni#3164, vllm#50053: the next step wrote into what was still on its way.
+        """
+        for num_bytes in (100, 5000, NUM_BYTES, 5 * NUM_BYTES):
+            tensor = pattern(num_bytes)
+            pair[0].send(request(tensor))
+            tensor.fill_(0)
+            assert is_pattern(tensor_of(pair[1].recv()))
+
+    def test_the_sender_may_drop_it_at_once(self, pair: Pair) -> None:
+        """vllm#15207: an allocator's memory was used again while it was still being sent."""
+        for number in range(8):
+            pair[0].send(request(pattern(NUM_BYTES // 4, number), more=torch.zeros(0)))
+            torch.full((NUM_BYTES // 4,), 255, dtype=torch.uint8)
+        for number in range(8):
+            message = pair[1].recv()
+            assert is_pattern(tensor_of(message), number)
+            assert tensor_of(message, "more").shape == (0,)
+
+    def test_what_came_through_the_socket_lives_as_long_as_its_views(self) -> None:
+        """The way round the arena has the same rules: sglang#16118, a pool too small for images."""
+        a, b = ow.Channel.pair(arena_bytes=2**20, max_bytes=2**20)
+        images = [pattern(1120 * 700 * 3, seed).view(1120, 700, 3) for seed in range(3)]
+        a.send(request(images=images))
+        received = [image[5:] for image in tensor_of(b.recv(), "images")]
+        a.close()
+        b.close()
+        gc.collect()
+        for image, view in zip(images, received, strict=True):
+            assert torch.equal(image[5:], view)
 
 
 class TestAfterwards:
@@ -415,7 +450,7 @@ class TestOwnTensors:
         assert is_pattern(tensor_of(pair[1].recv()))
 
     def test_a_received_tensor_is_sent_on_as_a_copy(self, pair: Pair) -> None:
-        """The slot is the first sender's: who sends on has its own."""
+        """The slot is the first sender's: who sends on has its own (pytorch#134755)."""
         further = ow.Channel.pair(arena_bytes=4 * NUM_BYTES)
         message = request(received(pair))
         further[0].send(message)
