@@ -15,7 +15,7 @@ from omniwire.contracts.errors import ContractError, Path, Problem
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.tensors import int_tensor_problem
 
-_FEW_BYTES: Final = 1024  # below, numpy takes longer to start than Python to finish
+_FEW_BYTES: Final = 16 * 1024  # up to here, numpy takes longer to start than this to finish
 _LITTLE_INT32: Final = np.dtype("<i4")
 _EXPECTED_ID: Final = "a token id of 0 to 2147483647"
 _SUBJECT: Final = "TokenIds"
@@ -70,7 +70,7 @@ class TokenIds(Contract, Sequence[int]):
         problems: list[Problem] = []
         if len(packed) % 4:
             problems.append(Problem((), "count", "a multiple of 4 bytes", f"{len(packed)} bytes"))
-        elif len(packed) > _FEW_BYTES or max(packed[3::4], default=0) > 0x7F:  # a sign
+        elif len(packed) > _FEW_BYTES or not packed[3::4].isascii():  # no byte with a sign
             _check_range(np.frombuffer(packed, _LITTLE_INT32), (), problems)
         raise_problems(_SUBJECT, problems)
         return cls._trusted(_packed=packed)
