@@ -50,6 +50,7 @@ lint: $(INSTALLED)
 mypy: $(INSTALLED)
 	cd $(LINKED) && $(MYPY) -p omniwire
 	cd $(LINKED) && $(MYPY) ../../tests/unit/static_types.py
+	cd $(LINKED) && $(MYPY) ../../docs/examples/*
 
 pyright: $(INSTALLED)
 	$(VENV)/bin/pyright --project pyproject.toml --pythonpath $(VENV)/bin/python

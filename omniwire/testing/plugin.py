@@ -107,7 +107,7 @@ def golden_message(request: pytest.FixtureRequest) -> "GoldenMessages":
         folder=request.path.parent / "golden" / request.path.stem,
         test_name=".".join(request.node.nodeid.split("::")[1:]),
         compared=config.stash.setdefault(_COMPARED, set()),
-        updates=config.getoption(_UPDATE_GOLDEN),
+        updates=bool(config.getoption(_UPDATE_GOLDEN)),
         flag=_UPDATE_GOLDEN,
     )
 

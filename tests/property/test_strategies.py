@@ -239,6 +239,18 @@ def test_floats_reach_the_corners():
     check_all_found(st.tensors(dtypes=[torch.float32]), classify)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+def test_tensors_may_be_large(dtype):
+    def classify(tensor):
+        assert tensor.shape == (40, 1000)
+        numbers = tensor.view(torch.uint8)[20:]
+        assert dtype is not torch.bool or numbers.max() <= 1
+        return {"other"} if numbers.any() else {"zero"}
+
+    drawn = st.tensors(dtypes=[dtype], shapes=hst.just((40, 1000)), memory_layouts=["contiguous"])
+    assert kinds_found(drawn, classify, 30) == {"zero", "other"}
+
+
 def test_arrays_reach_the_corners():
     def classify(array):
         return {

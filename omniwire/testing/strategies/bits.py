@@ -1,6 +1,7 @@
 """The bits of numbers: arbitrary ones, and those that go wrong most often."""
 
 import functools
+import random
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,8 +21,15 @@ _TOPS: Final = (
 )
 
 
+_MAX_DRAWN_BYTES: Final = 512
+_SEEDS: Final = st.integers(0, 2**32 - 1)
+
+
 def contents(draw: DrawFn, item_bytes: int, count: int, kind: str) -> bytes:
     """The bytes of `count` numbers, either arbitrary or picked from the awkward ones.
+
+    Of many numbers only the first ones are drawn; the others are of a seed, which shrinks to
+    zeros.
 
     Args:
         draw: Supplied by Hypothesis.
@@ -29,12 +37,17 @@ def contents(draw: DrawFn, item_bytes: int, count: int, kind: str) -> bytes:
         count: How many.
         kind: `"b"` for booleans, `"c"` for complex numbers, else anything.
     """
-    if kind == "b":
-        return draw(_joined((b"\x00", b"\x01"), count))
     if kind == "c":
         item_bytes, count = item_bytes // 2, count * 2
-    size = count * item_bytes
-    return draw(_joined(_awkward(item_bytes), count) | st.binary(min_size=size, max_size=size))
+    drawn = min(count, _MAX_DRAWN_BYTES // item_bytes)
+    seed = draw(_SEEDS) if drawn < count else 0
+    size = drawn * item_bytes
+    rest = (count - drawn) * item_bytes
+    others = random.Random(seed).randbytes(rest) if seed else bytes(rest)  # noqa: S311
+    if kind == "b":
+        return draw(_joined((b"\x00", b"\x01"), drawn)) + bytes(byte & 1 for byte in others)
+    first = _joined(_awkward(item_bytes), drawn) | st.binary(min_size=size, max_size=size)
+    return draw(first) + others
 
 
 @functools.cache
