@@ -170,9 +170,9 @@ def _read(body: memoryview, buffers: list[memoryview], reading: Reading) -> Any:
 
 
 def _check_sizes(sizes: object, buffers: list[memoryview]) -> None:
-    if type(sizes) is not tuple or not set(map(type, sizes)) <= {int}:
+    if type(sizes) is not tuple or (sizes and set(map(type, sizes)) != {int}):
         raise DecodeError("expected the sizes of the buffers as ints", "type")
-    found = tuple(buffer.nbytes for buffer in buffers)
+    found = tuple([buffer.nbytes for buffer in buffers])
     if sizes != found:
         expected = f"expected {len(sizes)} buffers of the declared sizes"
         raise DecodeError(f"{expected}, got {len(found)} of {sum(found)} bytes", "frames")

@@ -211,9 +211,12 @@ class Channel:
         check_timeout(timeout)
         end = self._end
         end.started()
+        deadline = deadline_of(timeout)
+        end.await_message(timeout)
         packed = end.next()
         if packed is None:
-            packed = run(end.receiving(), timeout)
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            packed = run(end.receiving(), left)
         return end.open(packed)
 
     async def arecv(self) -> Any:

@@ -5,6 +5,7 @@ import functools
 import multiprocessing
 import multiprocessing.util
 import os
+import select
 import socket
 import threading
 import weakref
@@ -25,7 +26,7 @@ from omniwire.serialization.handoff.outgoing import Outgoing
 from omniwire.serialization.handoff.packets import Hello
 from omniwire.serialization.handoff.pool import Pool
 from omniwire.serialization.handoff.recording import Recorder
-from omniwire.serialization.handoff.waiting import HasDescriptor, Steps, Wait
+from omniwire.serialization.handoff.waiting import POLL_AGAIN_S, HasDescriptor, Steps, Timeout, Wait
 
 Sizes = tuple[int, int]
 
@@ -70,6 +71,8 @@ class End:
         self._num_forks = _num_forks()
         self._starting = threading.Lock()
         self._receiving = threading.Lock()
+        self._polling = threading.Lock()
+        self._poll: select.poll | None = None
         self._peer: Descriptor | None = None
         self._outbox: Outbox | None = None
 
@@ -135,6 +138,28 @@ class End:
         twin = self.twin() if self.twin is not None else None
         if twin is not None and twin.owner != os.getpid():
             twin.close()
+
+    def await_message(self, timeout: Timeout) -> None:
+        """Wait for a message, the peer's end or this end being closed, in the common case.
+
+        To make and fill a poll object takes longer than to poll: one serves all calls, but only
+        one thread at a time. Who finds it taken, or the peer unknown, does not wait here.
+
+        Args:
+            timeout: Seconds to wait at most; more than a second are not.
+        """
+        if self._peer is None or self.inbox.is_ready or not self._polling.acquire(blocking=False):
+            return
+        try:
+            if self._poll is None:
+                self._poll = select.poll()
+                for waited in (self.link, self._closing, self._peer):
+                    self._poll.register(waited, select.POLLIN)
+            seconds = POLL_AGAIN_S if timeout is None else min(timeout, POLL_AGAIN_S)
+            self._poll.poll(seconds * 1000)
+        finally:
+            self._polling.release()
+        self.started()
 
     def meeting(self) -> Steps[None]:
         """Wait for the peer's hello."""

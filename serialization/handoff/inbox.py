@@ -61,6 +61,11 @@ class Inbox:
         self._parts: dict[int, bytearray] = {}
         self._num_received = 0
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `next` has something to return or to raise without looking at the socket."""
+        return bool(self._ready)
+
     def next(self) -> bytes | bytearray | None:
         """The next message, still packed, or None if there is none yet.
 

@@ -14,7 +14,8 @@ from omniwire.serialization.handoff.packets import MAX_DESCRIPTORS, MAX_PACKET_B
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_DESCRIPTOR_BYTES * MAX_DESCRIPTORS)
 _RECEIVE_BYTES: Final = MAX_PACKET_BYTES + 1
-_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_CMSG_CLOEXEC
+_FLAGS: Final = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_CMSG_CLOEXEC)
+_CUT: Final = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
 
 
 class Packet(NamedTuple):
@@ -51,12 +52,13 @@ class Link:
         Raises:
             Gone: The other end is.
         """
-        ancillary = []
-        if descriptors:
-            content = array.array("i", descriptors)
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, content)]
         try:
-            self._socket.sendmsg([data], ancillary, _FLAGS)
+            if descriptors:
+                content = array.array("i", descriptors)
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, content)]
+                self._socket.sendmsg([data], ancillary, _FLAGS)
+            else:
+                self._socket.send(data, _FLAGS)
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -90,8 +92,7 @@ class Link:
                 whole = len(content) - len(content) % _DESCRIPTOR_BYTES
                 numbers = array.array("i", content[:whole])
                 descriptors += [Descriptor(number) for number in numbers]
-        is_cut = bool(flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC))
-        return Packet(data, descriptors, is_cut)
+        return Packet(data, descriptors, bool(flags & _CUT))
 
     def close(self) -> None:
         """Drop this process's copy of the end."""
