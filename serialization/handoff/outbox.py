@@ -35,7 +35,7 @@ from omniwire.serialization.handoff.pool import Pool
 from omniwire.serialization.handoff.waiting import POLL_AGAIN_S, Steps, Wait
 
 _PATIENCE_S: Final = 0.05
-"""Who has waited so long for memory has garbage collected, here and by the readers, once."""
+"""Who has waited so long for memory has garbage collected, here and by the readers."""
 
 
 class Outbox:
@@ -287,7 +287,7 @@ def allocating(pool: Pool, sizes: list[int], outboxes: list[Outbox]) -> Steps[li
     if slots is not None:
         return slots
     ticket = pool.begin_waiting()
-    may_collect = True
+    is_patient = True
     try:
         while (slots := pool.allocate(sizes, ticket)) is None:
             for outbox in outboxes:
@@ -298,14 +298,15 @@ def allocating(pool: Pool, sizes: list[int], outboxes: list[Outbox]) -> Steps[li
                 lambda: arena_full(pool, sum(sizes)),
                 readable=(*closings, *pool.watched()),
                 hung_up=[outbox.link for outbox in outboxes],
-                at_most_s=_PATIENCE_S if may_collect else POLL_AGAIN_S,
+                at_most_s=_PATIENCE_S if is_patient else POLL_AGAIN_S,
             )
-            pool.clear_event()
-            if may_collect and time.monotonic() - begin >= _PATIENCE_S:
-                may_collect = False
-                gc.collect()  # cycles may hold slots, here or at a reader
-                for outbox in outboxes:
-                    outbox.ask_to_collect()
+            pool.clear_event(ticket)
+            if is_patient and time.monotonic() - begin >= _PATIENCE_S:
+                is_patient = False
+                if pool.may_collect():
+                    gc.collect()  # cycles may hold slots, here or at a reader
+                    for outbox in outboxes:
+                        outbox.ask_to_collect()
         return slots
     finally:
         pool.end_waiting(ticket)

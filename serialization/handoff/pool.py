@@ -1,6 +1,7 @@
 """A pool: the arenas that one end of a channel sends from."""
 
 import collections
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,8 @@ from omniwire.serialization.handoff.ledger import BOOKS, WAITING, Hold, Ledger
 _TURN_S: Final = 10.0
 _KEPT_FREE_S: Final = 1.0
 """For so much of every turn, memory is kept free for the sender that has waited for longest."""
+
+_COLLECT_AGAIN_S: Final = 5.0
 
 IDLE_S: Final = 1.0
 """An arena that the pool grew by is given up after being empty for so long."""
@@ -38,6 +41,7 @@ class Pool:
         self._dropped: collections.deque[Hold] = collections.deque()
         self._waiting: list[object] = []  # the first has waited for longest
         self._first_since = 0.0
+        self._collected_at = -math.inf
         self._empty_since: dict[int, float] = {}
 
     def allocate(self, sizes: Sequence[int], ticket: object = None) -> list[Slot] | None:
@@ -122,10 +126,26 @@ class Pool:
                 ledger.set_flag(WAITING, on=True)
         return ticket
 
-    def clear_event(self) -> None:
-        """Forget past signals; to be followed by looking whether there is free memory."""
+    def clear_event(self, ticket: object = None) -> None:
+        """Forget past signals; to be followed by looking whether there is free memory.
+
+        Of those who wait only the first does, or it could miss what wakes others too.
+
+        Args:
+            ticket: What `begin_waiting` returned, for who waits.
+        """
+        if ticket is not None and self._waiting[0] is not ticket:
+            return
         for event in {self.event, *[ledger.event for ledger in self.ledgers]}:
             clear_event(event.number)
+
+    def may_collect(self) -> bool:
+        """Whether it is time to collect garbage again, as that takes long in a large process."""
+        now = time.monotonic()
+        if now - self._collected_at < _COLLECT_AGAIN_S:
+            return False
+        self._collected_at = now
+        return True
 
     def end_waiting(self, ticket: object) -> None:
         """Leave the queue; the next in it may try."""
