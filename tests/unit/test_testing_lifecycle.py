@@ -78,7 +78,7 @@ def test_everything_happens():
             if len(request.chunks) > 2 and last.finish_reason == "stop":
                 seen.add("several chunks")
 
-    run_state_machine_as_test(Watched, settings=settings(FINDING, max_examples=60))
+    run_state_machine_as_test(Watched, settings=FINDING)
     assert seen == {
         "a modality failed",
         "broken",
