@@ -33,7 +33,7 @@ test -f $(2) || $(PYTHON) -m venv --clear $(1)
 @rm -f $(2)
 endef
 
-.PHONY: demo test check lint mypy pyright imports docs wheel test-wheel bench fuzz clean
+.PHONY: demo test check lint mypy pyright imports docs wheel test-wheel bench soak fuzz clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/omniwire demo
@@ -77,6 +77,11 @@ bench: export OMP_NUM_THREADS := 1
 bench: $(INSTALLED)
 	for benchmark in benchmarks/*.py; do \
 		env -u PYTHONSAFEPATH $(VENV)/bin/python "$$benchmark" || exit 1; done
+
+# Producers and executors that are killed again and again.
+SOAK_SECONDS ?= 600
+soak: $(INSTALLED)
+	$(VENV)/bin/python tests/handoff/soak.py $(SOAK_SECONDS)
 
 # Coverage-guided; longer by hand: make fuzz FUZZ_SECONDS=3600
 FUZZ_SECONDS ?= 60
