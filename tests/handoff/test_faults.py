@@ -60,13 +60,14 @@ class TestKills:
     @pytest.mark.parametrize("seed", range(12))
     def test_of_a_producer(self, call: Start, seed: int) -> None:
         randomness = random.Random(seed)
-        a, b = small_pair()
+        a, b = ow.Channel.pair(**handoff_faults.ARENAS)
         producer = call(handoff_faults.produce, b, seed)
         num_before = randomness.randrange(12)
         for number in range(num_before):
             message = a.recv(TIMEOUT_S)
             assert message.request_id == str(number)
             assert is_whole(message)
+        message = None
         time.sleep(randomness.random() * 0.01)
         producer.kill()
         rest: list[ow.ProcessedRequest] = []
@@ -83,14 +84,13 @@ class TestKills:
     def test_of_a_consumer(self, call: Start, seed: int) -> None:
         """sglang#40723, #40726: the producer went on and on."""
         randomness = random.Random(seed)
-        a, b = small_pair()
+        a, b = ow.Channel.pair(**handoff_faults.ARENAS)
         consumer = call(handoff_faults.consume, b, seed)
-        timer = threading.Timer(randomness.random() * 0.05, consumer.process.kill)
+        timer = threading.Timer(randomness.random() * 0.1, consumer.process.kill)
+        timer.start()
         own = a.empty((1000,), torch.uint8)
 
         def send(number: int) -> None:
-            if number == seed % 5:
-                timer.start()
             size = randomness.choice(handoff_faults.SIZES)
             a.send(request(pattern(size, number) if size else None, str(number)), TIMEOUT_S)
 
@@ -106,7 +106,7 @@ class TestKills:
     @pytest.mark.parametrize("seed", range(6))
     def test_of_one_that_does_both(self, call: Start, seed: int) -> None:
         randomness = random.Random(seed)
-        a, b = small_pair()
+        a, b = ow.Channel.pair(**handoff_faults.ARENAS)
         child = call(handoff_faults.echo, b)
         timer = threading.Timer(randomness.random() * 0.03, child.process.kill)
 

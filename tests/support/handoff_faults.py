@@ -22,13 +22,16 @@ from handoff_children import TIMEOUT_S, is_pattern, pattern, request, tensor_of
 import omniwire as ow
 
 MIB = 2**20
-SIZES = (0, 300, 5000, 2**16, 300_000, MIB, 5 * MIB)
-"""In the header, in a shared slot, in one of its own; the last one fits no arena of `produce`."""
+ARENAS = {"arena_bytes": MIB, "max_bytes": 6 * MIB}
+"""Room for what `produce` and `consume` hold, in whichever pieces, and for one more."""
+
+SIZES = (0, 300, 5000, 2**16, 300_000, MIB, 7 * MIB)
+"""In the header, in a shared slot, in one of its own; the last one fits no arena."""
 
 
 def produce(_: Connection, end: ow.Channel | str, seed: int) -> None:
     """Send requests numbered from 0 of random sizes until somebody ends this."""
-    channel = ow.Channel.connect(end, TIMEOUT_S) if isinstance(end, str) else end
+    channel = ow.Channel.connect(end, TIMEOUT_S, **ARENAS) if isinstance(end, str) else end
     randomness = random.Random(seed)
     own: list[torch.Tensor] = []
     number = 0
@@ -44,7 +47,7 @@ def produce(_: Connection, end: ow.Channel | str, seed: int) -> None:
 
 def consume(_: Connection, end: ow.Channel | str, seed: int) -> None:
     """Receive requests, and hold a few of them, until somebody ends this."""
-    channel = ow.Channel.connect(end, TIMEOUT_S) if isinstance(end, str) else end
+    channel = ow.Channel.connect(end, TIMEOUT_S, **ARENAS) if isinstance(end, str) else end
     randomness = random.Random(seed)
     held: list[Any] = []
     while True:
