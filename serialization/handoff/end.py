@@ -75,6 +75,7 @@ class End:
         self._poll: select.poll | None = None
         self._peer: Descriptor | None = None
         self._outbox: Outbox | None = None
+        self._ledgers: list[Ledger] = []  # the outbox's, until this end is closed
 
     def close(self) -> None:
         """Drop this process's copy of the end; again does nothing."""
@@ -91,6 +92,10 @@ class End:
                     self.inbox.make_room()
                 self.inbox.discard()
         self.link.close()
+        # What nothing else needs goes now, though somebody may keep the closed channel.
+        self._ledgers.clear()
+        self._outbox = self._peer = self._poll = None
+        self.inbox = Inbox(self.link, self._greet)
 
     def started(self) -> Outbox:
         """The sending half; this process owns the end from now on.
@@ -117,7 +122,8 @@ class End:
                 self._outbox.ledger.reader = self._peer
                 if self.owner != self._maker:
                     self._drop_twin()
-                weakref.finalize(self, _note_end, self._outbox.ledger, self.owner)
+                self._ledgers.append(self._outbox.ledger)
+                weakref.finalize(self, _note_end, self._ledgers, self.owner)
                 _note_end_of_child(self)
                 # Forgotten when a process of multiprocessing begins, with what it was given.
                 multiprocessing.util.register_after_fork(self, _note_end_of_child)
@@ -197,7 +203,10 @@ class End:
 
     def open(self, packed: bytes | bytearray) -> Any:
         """As the inbox, and record the message."""
-        return self.inbox.open(packed, self.recorder)
+        inbox = self.inbox
+        if inbox.ledger is None:
+            raise HandoffError("expected an open channel, got one that was closed meanwhile")
+        return inbox.open(packed, self.recorder)
 
     def record(self, message: Outgoing) -> None:
         """Record a message that was sent."""
@@ -351,16 +360,17 @@ class End:
                 twin._receiving.release()
 
 
-def _note_end(ledger: Ledger, owner: int) -> None:
+def _note_end(ledgers: list[Ledger], owner: int) -> None:
     """Have the peer see, when this process ends by itself, that the end was closed."""
     if os.getpid() == owner:
-        ledger.set_flag(CLOSED, on=True)
+        for ledger in ledgers:
+            ledger.set_flag(CLOSED, on=True)
 
 
 def _note_end_of_child(end: End) -> None:
     """The same in a process of multiprocessing, which ends without finalizing what is left."""
-    if multiprocessing.parent_process() is not None and end._outbox is not None:
-        arguments = (end._outbox.ledger, end.owner)
+    if multiprocessing.parent_process() is not None and end.owner is not None:
+        arguments = (end._ledgers, end.owner)
         multiprocessing.util.Finalize(end, _note_end, arguments, exitpriority=0)
 
 
