@@ -21,6 +21,7 @@ from handoff_children import TIMEOUT_S, run_function, run_puppet
 from handoff_remote import CONTEXT, Remote
 
 import omniwire as ow
+from omniwire.serialization.handoff import end, outbox, waiting
 
 MARK = ("OMNIWIRE_HANDOFF_TESTS", secrets.token_hex(8))
 """In the environment of every process that a test starts."""
@@ -103,6 +104,20 @@ def _look_again(folder: str, before: set[str]) -> None:
             pytest.fail(f"left behind: {sorted(left)}")
         time.sleep(0.01)
         gc.collect()
+
+
+@pytest.fixture
+def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits sleeps until it is woken: a wake-up that gets lost hangs the test."""
+    for module, name in (
+        (waiting, "POLL_AGAIN_S"),
+        (outbox, "POLL_AGAIN_S"),
+        (outbox, "_PATIENCE_S"),
+        (end, "POLL_AGAIN_S"),
+    ):
+        monkeypatch.setattr(module, name, 3600.0)
+    *others, _ = waiting.Wait.__new__.__defaults__
+    monkeypatch.setattr(waiting.Wait.__new__, "__defaults__", (*others, 3600.0))
 
 
 @pytest.fixture

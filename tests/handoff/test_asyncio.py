@@ -13,6 +13,8 @@ import omniwire as ow
 
 MIB = 2**20
 
+pytestmark = pytest.mark.usefixtures("no_second_look")
+
 
 @pytest.fixture
 def pair() -> tuple[ow.Channel, ow.Channel]:
