@@ -116,11 +116,11 @@ class Pool:
         Returns:
             A ticket for `allocate` and `end_waiting`.
         """
-        self.clear_event()
         ticket = object()
         with BOOKS:
             if not self._waiting:
                 self._first_since = time.monotonic()
+                self.clear_event()
             self._waiting.append(ticket)
             for ledger in self.ledgers:
                 ledger.set_flag(WAITING, on=True)
