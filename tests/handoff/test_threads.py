@@ -15,6 +15,8 @@ import omniwire as ow
 
 MIB = 2**20
 
+pytestmark = pytest.mark.usefixtures("no_second_look")
+
 
 def all_done(*targets: Callable[[], None]) -> None:
     """Run these at the same time; the first failure is raised again."""
