@@ -274,6 +274,21 @@ class TestGrowth:
             assert message.request_id == str(number)
             assert is_pattern(tensor_of(message), number)
 
+    def test_a_message_in_pieces_that_do_not_go_together(
+        self, a: ow.Channel, b: ow.Channel
+    ) -> None:
+        """All of them together fit the bound, but not the arenas that there are by then."""
+        pieces = [pattern(ARENA * 7 // 10, seed) for seed in range(5)]
+        for _ in range(4):
+            a.send(request(pattern(ARENA)))
+        for _ in range(4):
+            b.recv()
+        a.send(request(pieces=pieces), TIMEOUT_S)
+        received = tensor_of(b.recv(), "pieces")
+        assert all(is_pattern(piece, seed) for seed, piece in enumerate(received))
+        del received
+        assert held(a) == 0
+
     def test_an_arena_in_pieces_grows_too(self, a: ow.Channel, b: ow.Channel) -> None:
         """Enough bytes are free, but no range of them."""
         messages = []

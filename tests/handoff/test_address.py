@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import handoff_children
+import handoff_faults
 import pytest
 from handoff_children import TIMEOUT_S, request
 from handoff_remote import Remote
@@ -248,6 +249,12 @@ class TestConnecting:
                 with pytest.raises(ow.HandoffTimeout):
                     server.accept(timeout=0)
             assert works(accepted(server, path))
+
+    def test_a_forked_child_does_not_take_the_path_along(
+        self, path: Path, call: Callable[..., Remote]
+    ) -> None:
+        assert call(handoff_faults.fork_a_server, str(path)).end() == "still listening"
+        assert not path.exists()
 
     def test_peers_are_accepted_in_the_order_they_came(self, path: Path) -> None:
         with ow.ChannelServer(path) as server:

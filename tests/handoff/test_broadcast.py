@@ -105,6 +105,18 @@ class TestBroadcast:
         assert held(pairs) == [0, 0, MIB]
         assert is_pattern(tensor_of(pairs[2][1].recv(TIMEOUT_S)))
 
+    def test_to_one_twice(self, pairs: Pairs) -> None:
+        """It is one message each time, and one copy."""
+        a, b = pairs[0]
+        ow.broadcast([a, a], request(pattern(MIB)))
+        assert held(pairs) == [MIB, 0, 0]
+        messages = [b.recv(TIMEOUT_S) for _ in range(2)]
+        assert all(is_pattern(tensor_of(each)) for each in messages)
+        messages.pop()
+        assert held(pairs) == [MIB, 0, 0]
+        messages.pop()
+        assert held(pairs) == [0, 0, 0]
+
     def test_what_cannot_be_encoded_goes_to_nobody(self, pairs: Pairs) -> None:
         with pytest.raises(ow.EncodeError):
             ow.broadcast(senders(pairs), ow.MultimodalParams(encoder_state=object()))

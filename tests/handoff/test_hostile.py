@@ -310,6 +310,19 @@ class TestReferences:
         refused(channel)
         assert all(peer.is_released(ref) for ref in refs)
 
+    def test_closing_with_some_unread(self, channel: ow.Channel, peer: Peer) -> None:
+        """Forged ones are no trouble; the proper ones are given back."""
+        header, [ref] = peer.refs(request(pattern(SIZE)))
+        other = peer.refs(request(pattern(SIZE)))[1][0]
+        peer.send(p.pack_message([ref._replace(cell=2**31)], 1, header))
+        peer.send(p.pack_message([ref._replace(slot=2**31)], 1, header))
+        peer.send(bytes([p.MESSAGE]))
+        peer.send(b"\xff")
+        peer.send(p.pack_message([other], 1, header))
+        channel.close()
+        assert peer.is_released(ref)
+        assert peer.is_released(other)
+
     @pytest.mark.parametrize("change", [lambda refs: refs[:1], lambda refs: [*refs, refs[0]]])
     def test_too_few_or_too_many(self, channel: ow.Channel, peer: Peer, change) -> None:
         header, refs = peer.refs(request(a=pattern(SIZE), b=pattern(SIZE, 1)))

@@ -49,6 +49,12 @@ class TestWithoutGroups:
     def test_is_what_the_system_says(self, write: Write) -> None:
         assert available_memory() == 8 * MIB
 
+    def test_of_a_system_that_does_not_say(self, write: Write) -> None:
+        write("meminfo", "MemTotal:  16384 kB\n")
+        write("own", "0::/a\n")
+        group(write, "a", 5 * MIB, MIB)
+        assert available_memory() == 4 * MIB
+
     def test_in_no_group(self, write: Write) -> None:
         write("own", "")
         assert available_memory() == 8 * MIB

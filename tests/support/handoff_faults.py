@@ -204,6 +204,19 @@ def fork_after_use(_: Connection) -> str:
     return name
 
 
+def fork_a_server(_: Connection, path: str) -> str:
+    """Fork a child that closes its copy of a server and ends."""
+    with ow.ChannelServer(path) as server:
+        pid = os.fork()
+        if not pid:
+            server.close()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        channel = ow.Channel.connect(path, TIMEOUT_S)
+        _check(channel, server.accept(TIMEOUT_S))
+    return "still listening"
+
+
 @contextlib.contextmanager
 def few_descriptors(num_free: int) -> Iterator[None]:
     """Let this process open so many more descriptors, and no more than that."""
