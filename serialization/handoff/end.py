@@ -379,6 +379,10 @@ def _forks() -> list[None]:
     """One entry for each time this process has forked since the first call."""
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None))
+    # Else a child forked while another thread keeps books finds them locked for ever.
+    os.register_at_fork(
+        before=BOOKS.acquire, after_in_parent=BOOKS.release, after_in_child=BOOKS.release
+    )
     return forks
 
 

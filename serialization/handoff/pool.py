@@ -10,7 +10,7 @@ from typing import Final
 from omniwire.contracts.errors import ArenaFull
 from omniwire.serialization.handoff.arena import Arena, Slot, round_to_pages
 from omniwire.serialization.handoff.descriptors import clear_event, new_event, signal_event
-from omniwire.serialization.handoff.ledger import BOOKS, WAITING, Hold, Ledger
+from omniwire.serialization.handoff.ledger import BOOKS, NUM_CELLS, WAITING, Hold, Ledger
 
 _TURN_S: Final = 10.0
 _KEPT_FREE_S: Final = 1.0
@@ -59,9 +59,9 @@ class Pool:
             ArenaFull: They can never fit.
         """
         rest = sum(sizes)
-        if rest > self.max_bytes:
+        if rest > self.max_bytes or len(sizes) > NUM_CELLS:
             expected = f"expected at most {self.max_bytes} bytes at once, the bound of this channel"
-            raise ArenaFull(f"{expected}, got {rest}")
+            raise ArenaFull(f"{expected}, in {NUM_CELLS} pieces, got {rest} in {len(sizes)}")
         with BOOKS:
             self._collect()
             if self._waiting and self._waiting[0] is not ticket and self._is_kept_free():
@@ -70,6 +70,10 @@ class Pool:
             if slots is not None:
                 return slots
             if all(arena.is_empty for arena in self.arenas.values()):
+                self._shrink(at_once=True)  # they may be too small, each for itself
+                slots = self._allocate(sizes)
+                if slots is not None:
+                    return slots
                 expected = f"expected slots of {sum(sizes)} bytes to fit an empty pool"
                 raise ArenaFull(f"{expected} of {self.max_bytes}, got too many or too large pieces")
         return None

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from typing import Self
 
 from omniwire.contracts.errors import HandoffError, HandoffTimeout, PeerClosed, PeerDied
@@ -46,6 +47,7 @@ class ChannelServer:
         self._sizes = (arena_bytes, max_bytes)
         self._record = record
         self._greeted: list[End] = []  # those whose peer has not said hello yet
+        self._accepts = threading.Lock()
         self._pid = os.getpid()
         with limit_named(), contextlib.ExitStack() as undo:
             self._socket = address.listen(self.path)
@@ -85,11 +87,12 @@ class ChannelServer:
         while True:
             if self._socket.fileno() < 0:
                 raise HandoffError("expected a listening server, got a closed one")
-            self._greet()
-            for end in list(self._greeted):
-                if self._has_met(end):
-                    self._greeted.remove(end)
-                    return Channel(end)
+            with self._accepts:
+                self._greet()
+                for end in list(self._greeted):
+                    if self._has_met(end):
+                        self._greeted.remove(end)
+                        return Channel(end)
             waits: list[int | HasDescriptor] = [
                 self._socket,
                 *(end.link for end in self._greeted),
