@@ -277,13 +277,14 @@ class TestGrowth:
     def test_a_message_in_pieces_that_do_not_go_together(
         self, a: ow.Channel, b: ow.Channel
     ) -> None:
-        """All of them together fit the bound, but not the arenas that there are by then."""
+        """All of them together fit the bound, but not the idle arenas: those make room."""
         pieces = [pattern(ARENA * 7 // 10, seed) for seed in range(5)]
         for _ in range(4):
             a.send(request(pattern(ARENA)))
         for _ in range(4):
             b.recv()
-        a.send(request(pieces=pieces), TIMEOUT_S)
+        a.send(request(pieces=pieces), timeout=0)
+        assert held(a) == 5 * -(-(ARENA * 7 // 10) // 64) * 64
         received = tensor_of(b.recv(), "pieces")
         assert all(is_pattern(piece, seed) for seed, piece in enumerate(received))
         del received

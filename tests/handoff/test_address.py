@@ -250,6 +250,25 @@ class TestConnecting:
                     server.accept(timeout=0)
             assert works(accepted(server, path))
 
+    def test_several_threads_accept(self, path: Path) -> None:
+        """Each client is accepted once."""
+        accepted_by: list[ow.Channel] = []
+
+        def accept(server: ow.ChannelServer) -> None:
+            accepted_by.extend([server.accept(TIMEOUT_S) for _ in range(5)])
+
+        with ow.ChannelServer(path, arena_bytes=2**16) as server:
+            threads = [threading.Thread(target=accept, args=(server,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            clients = [ow.Channel.connect(path, TIMEOUT_S) for _ in range(20)]
+            for thread in threads:
+                thread.join(TIMEOUT_S)
+        for number, client in enumerate(clients):
+            client.send(request(request_id=str(number)))
+        ids = [channel.recv(TIMEOUT_S).request_id for channel in accepted_by]
+        assert sorted(map(int, ids)) == list(range(20))
+
     def test_a_forked_child_does_not_take_the_path_along(
         self, path: Path, call: Callable[..., Remote]
     ) -> None:

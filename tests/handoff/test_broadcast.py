@@ -1,6 +1,9 @@
 """One object to many readers, and one executor for many producers."""
 
 import collections
+import itertools
+import os
+import signal
 import threading
 from collections.abc import Callable
 
@@ -226,6 +229,33 @@ class TestRanks:
                 rank.do("receive")
                 assert rank.do("is_intact", 1)
                 rank.do("drop")
+        assert held(pairs) == [0, 0, 0]
+
+    def test_one_that_is_stopped_uses_up_the_time(self, pairs: Pairs, ranks: list[Remote]) -> None:
+        """Those before it in the list have the message, it and those after it do not."""
+        for rank in ranks:
+            rank.do("send")
+        for a, _ in pairs:
+            a.recv(TIMEOUT_S)
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        sent: list[str] = []
+
+        def fill() -> None:
+            for number in itertools.count():
+                pairs[1][0].send(request(request_id=str(number)), timeout=0.02)
+                sent.append(str(number))
+
+        with pytest.raises(ow.HandoffTimeout):
+            fill()
+        with pytest.raises(ow.HandoffTimeout):
+            ow.broadcast(senders(pairs), request(pattern(MIB), "late"), timeout=0.02)
+        os.kill(ranks[1].pid, signal.SIGCONT)
+        ranks[1].begin("receive", len(sent), keep=False)
+        ow.broadcast(senders(pairs), request(request_id="next"), TIMEOUT_S)
+        assert ranks[0].do("receive", 2, keep=False) == ["late", "next"]
+        assert ranks[1].end() == sent
+        assert ranks[1].do("receive") == ["next"]
+        assert ranks[2].do("receive") == ["next"]
         assert held(pairs) == [0, 0, 0]
 
     def test_one_dies_while_the_sender_waits_for_its_memory(

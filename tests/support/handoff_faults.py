@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -202,6 +203,34 @@ def fork_after_use(_: Connection) -> str:
     os.close(read)
     os.waitpid(pid, 0)
     return name
+
+
+def fork_while_arenas_are_made(_: Connection) -> list[int]:
+    """Fork children that use channels of their own, while another thread makes arenas.
+
+    Returns:
+        The exit statuses of the children, each of which has a minute.
+    """
+    is_done = threading.Event()
+
+    def make_arenas() -> None:
+        while not is_done.is_set():
+            ow.Channel.pair(arena_bytes=16 * MIB)[0].empty((1,), torch.uint8)
+
+    thread = threading.Thread(target=make_arenas)
+    thread.start()
+    statuses = []
+    for _ in range(5):
+        pid = os.fork()
+        if not pid:
+            signal.alarm(TIMEOUT_S)
+            a, b = ow.Channel.pair(arena_bytes=MIB)
+            _check(a, b)
+            os._exit(0)
+        statuses.append(os.waitpid(pid, 0)[1])
+    is_done.set()
+    thread.join()
+    return statuses
 
 
 def fork_a_server(_: Connection, path: str) -> str:
