@@ -80,6 +80,7 @@ bench: $(INSTALLED)
 
 # Producers and executors that are killed again and again.
 SOAK_SECONDS ?= 600
+soak: export OMP_NUM_THREADS := 1
 soak: $(INSTALLED)
 	$(VENV)/bin/python tests/handoff/soak.py $(SOAK_SECONDS)
 
