@@ -1,5 +1,7 @@
 """Accumulation of 2,000 audio chunks: goals, a list + `torch.cat`, and repeated `torch.cat`.
 
+And of text tokens: what a step costs when there are few so far, and when there are many.
+
 Run it with `OMP_NUM_THREADS=1 python benchmarks/accumulation.py`. What is compared takes turns
 in one run; a ratio means more than the times it is made of.
 """
@@ -16,6 +18,8 @@ NUM_CHUNKS = 2000
 SHAPE = (1, 1920)  # 80 ms of audio at 24 kHz
 ROUNDS = 15
 LENGTHS = (500, 1000, 2000, 4000)
+NUM_TOKENS = (1000, 10_000, 100_000)  # so far, when steps of one token are timed
+NUM_TOKEN_STEPS = 500
 
 REGISTRY = default_registry()
 AUDIO = [torch.rand(SHAPE) for _ in range(max(LENGTHS))]
@@ -141,15 +145,45 @@ def steps() -> None:
     show("CUMULATIVE : repeated torch.cat", f"{mine / quadratic:7.3f}x")
 
 
+def time_token_steps(kind: OutputKind, chunks: list[OutputChunk]) -> float:
+    """Microseconds of a step, those of the first chunk aside."""
+    processor = MultimodalOutputProcessor(REGISTRY)
+    processor.add_request("r", "text", output_kind=kind)
+    processor.process_outputs(chunks[:2])
+    start = time.perf_counter()
+    for chunk in chunks[2:]:
+        processor.process_outputs([chunk])
+    return (time.perf_counter() - start) / len(chunks[2:]) * 1e6
+
+
+def tokens() -> None:
+    """Text tokens, one a step, in every output kind; the first chunk brings many."""
+    by_count = [
+        [
+            OutputChunk("r", step, "text", [step] if step else range(count))
+            for step in range(NUM_TOKEN_STEPS)
+        ]
+        for count in NUM_TOKENS
+    ]
+    for kind in OutputKind:
+        rounds = [[time_token_steps(kind, chunks) for chunks in by_count] for _ in range(ROUNDS)]
+        best = [min(times) for times in zip(*rounds, strict=True)]
+        a_step = " ".join(f"{time_us:7.1f}" for time_us in best)
+        show(f"tokens, {kind.name}, us a step", a_step, "flat")
+
+
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
     print(
-        f"{NUM_CHUNKS} chunks of f32{list(SHAPE)}; steps at {', '.join(map(str, LENGTHS))} chunks\n"
+        f"{NUM_CHUNKS} chunks of f32{list(SHAPE)}; steps at {', '.join(map(str, LENGTHS))} chunks,"
+        f" and after {', '.join(map(str, NUM_TOKENS))} tokens\n"
     )
     accumulate_and_consolidate()
     print()
     steps()
+    print()
+    tokens()
 
 
 if __name__ == "__main__":

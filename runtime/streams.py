@@ -241,21 +241,40 @@ class TokenStream:
         kind: What the client is sent. Under `DELTA` nothing that was sent is kept.
     """
 
-    __slots__ = ("_held", "_incremental")
+    __slots__ = ("_end", "_held", "_kind")
 
     def __init__(self, kind: OutputKind) -> None:
-        self._incremental = kind is OutputKind.DELTA
+        self._kind = kind
         self._held = bytearray()  # packed little-endian int32, as in `TokenIds`
+        self._end = 0  # under `CUMULATIVE`, how much of it is filled
 
     def add(self, token_ids: TokenIds) -> None:
         """Add a step's new token ids."""
-        self._held += token_ids.tobytes()
+        packed = token_ids._packed
+        if self._kind is not OutputKind.CUMULATIVE:
+            self._held += packed
+            return
+        # What was emitted are views of the buffer: only what lies beyond them is written to,
+        # and a full buffer is left to them.
+        start, end = self._end, self._end + len(packed)
+        if end > len(self._held):
+            grown = bytearray(2 * end)
+            grown[:start] = memoryview(self._held)[:start]
+            self._held = grown
+        self._held[start:end] = packed
+        self._end = end
 
     def take(self) -> TokenIds:
-        """What to emit now: a copy, of four bytes a token."""
+        """What to emit now, never changed by what is added later.
+
+        Under `CUMULATIVE` it is a view of a buffer of at most twice its size, else a copy.
+        """
         if not self._held:
             return NO_TOKEN_IDS
+        if self._kind is OutputKind.CUMULATIVE:
+            shown = memoryview(self._held)[: self._end].toreadonly()
+            return TokenIds._trusted(_packed=shown)
         token_ids = TokenIds._trusted(_packed=bytes(self._held))
-        if self._incremental:
+        if self._kind is OutputKind.DELTA:
             self._held.clear()
         return token_ids

@@ -2,14 +2,23 @@
 
 import array
 import collections
+import copy
 import itertools
+import pickle
 import sys
 
 import numpy as np
 import pytest
 import torch
 
-from omniwire.contracts import ContractTypeError, ContractValueError, TokenIds
+from omniwire.contracts import (
+    ContractTypeError,
+    ContractValueError,
+    ProcessedRequest,
+    TokenIds,
+    content_hash,
+)
+from omniwire.serialization import dumps, loads
 
 INT32_MAX = 2**31 - 1
 
@@ -237,6 +246,56 @@ class TestSequence:
         tensor.zero_()
         assert self.IDS == (10, 11, 12, 11)
         assert TokenIds().to_tensor().shape == (0,)
+
+
+class TestView:
+    """Ids that share a growing buffer with others, as an output processor emits them."""
+
+    BUFFER = bytearray(TokenIds([10, 11, 12, 11, 99, 99]).tobytes())
+    IDS = TokenIds._trusted(_packed=memoryview(BUFFER)[:16].toreadonly())
+    SAME = TokenIds([10, 11, 12, 11])
+
+    def test_it_reads_like_ids_of_its_own(self) -> None:
+        assert (len(self.IDS), list(self.IDS), self.IDS[-1]) == (4, [10, 11, 12, 11], 11)
+        assert (12 in self.IDS, 99 in self.IDS, bool(self.IDS)) == (True, False, True)
+        assert self.IDS.to_tensor().tolist() == [10, 11, 12, 11]
+        assert repr(self.IDS) == "TokenIds(4 ids)"
+
+    def test_it_equals_and_hashes_like_ids_of_its_own(self) -> None:
+        other = TokenIds._trusted(_packed=memoryview(bytearray(self.SAME.tobytes())).toreadonly())
+        for same in (self.SAME, other, self.IDS, (10, 11, 12, 11)):
+            assert self.IDS == same  # noqa: SIM300  # both sides are asked
+            assert same == self.IDS
+            assert hash(self.IDS) == hash(same)
+        for different in (TokenIds([10, 11, 12, 99]), TokenIds([10, 11, 12]), TokenIds()):
+            assert self.IDS != different  # noqa: SIM300  # both sides are asked
+            assert different != self.IDS
+        assert content_hash(self.IDS) == content_hash(self.SAME)
+
+    def test_it_leaves_as_bytes_of_its_own(self) -> None:
+        assert type(self.IDS.tobytes()) is bytes
+        assert self.IDS.tobytes() == self.SAME.tobytes()
+        assert dumps(self.IDS) == dumps(self.SAME)
+        for copied in (
+            loads(dumps(self.IDS)),
+            pickle.loads(pickle.dumps(self.IDS)),
+            copy.deepcopy(self.IDS),
+            self.IDS[:],
+            self.IDS[1:][:3],
+        ):
+            assert type(copied._packed) is bytes
+        assert pickle.loads(pickle.dumps(self.IDS)) == self.SAME
+
+    def test_it_cannot_be_written_to(self) -> None:
+        with pytest.raises(TypeError):
+            self.IDS._packed[0] = 1
+        with pytest.raises(ValueError, match="read-only"):
+            np.frombuffer(self.IDS._packed, np.int32)[0] = 1
+
+    def test_it_is_a_prompt_like_any_other(self) -> None:
+        request = ProcessedRequest("r1", self.IDS)
+        assert request == ProcessedRequest("r1", [10, 11, 12, 11])
+        assert TokenIds(self.IDS) == self.SAME
 
 
 def test_a_hundred_thousand_ids_are_checked_without_a_python_loop() -> None:

@@ -4,6 +4,7 @@ import gc
 import math
 import pickle
 import time
+import tracemalloc
 import weakref
 
 import pytest
@@ -149,6 +150,41 @@ class TestEmission:
             assert 40 * step <= storage.nbytes() <= 2 * 40 * step
             buffers[storage.data_ptr()] = value
         assert len(buffers) == 9
+
+    def test_growing_token_ids_share_a_buffer_that_doubles(self):
+        """No quadratic work: 3,000 emissions, and the ids are copied 10 times, not 3,000."""
+        engine = Engine("text", output_kind=CUMULATIVE)
+        seen = [engine.send(new_token_ids=[step])[0].new_token_ids for step in range(3000)]
+        buffers = {}
+        for count, ids in enumerate(seen, 1):
+            view = ids._packed
+            assert len(ids) == count
+            assert len(view.obj) <= 2 * view.nbytes
+            buffers[id(view.obj)] = view.obj
+        assert len(buffers) == 11  # of 2, 6, 14, ..., 4094 ids
+        for count, ids in enumerate(seen, 1):
+            assert ids == tuple(range(count))
+
+    def test_all_emitted_token_ids_take_the_memory_of_a_few(self):
+        """A copy in each of 2,000 emissions would be 8 MB."""
+        engine = Engine("text", output_kind=CUMULATIVE)
+        chunks = [c.OutputChunk("r1", step, "text", [step]) for step in range(2000)]
+        gc.collect()
+        tracemalloc.start()
+        try:
+            seen = [engine.processor.process_outputs([chunk]) for chunk in chunks]
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(seen) == 2000
+        assert held < 2000 * 1000
+
+    @pytest.mark.parametrize("kind", [DELTA, FINAL_ONLY])
+    def test_other_token_ids_own_their_memory(self, kind):
+        engine = Engine("text", output_kind=kind)
+        sent = engine.send(new_token_ids=[1, 2]) + engine.send(new_token_ids=[3])
+        sent.append(engine.finish())
+        assert {type(output.new_token_ids._packed) for output in sent} == {bytes}
 
     def test_an_empty_chunk_is_emitted_as_it_is(self):
         engine = Engine(output_kind=DELTA)
