@@ -48,6 +48,10 @@ _SAME_SIZE: Final[dict[int, np.dtype[np.generic]]] = {
 _WORD_BYTES: Final = 8  # the strictest alignment of any data type: complex128 is two doubles
 
 
+Start = tuple[DtypeT, tuple[int, ...], int, int, int]
+"""How an extension payload starts: data type, shape, bytes of content, its own length, placement."""
+
+
 class BufferReader:
     """Builds the tensors of one message; lives as long as one `decode` call.
 
@@ -62,6 +66,8 @@ class BufferReader:
         self._frames = frames
         self._flat: dict[int, np.ndarray] = {}
         self._private: dict[tuple[int, int], bytearray] = {}
+        self._tensors: dict[bytes, Start[torch.dtype]] = {}
+        self._arrays: dict[bytes, Start[np.dtype[Any]]] = {}
         self._max_tensors = limits.max_tensors
         self._max_bytes = limits.max_total_bytes
         self._copy = copy
@@ -75,7 +81,7 @@ class BufferReader:
         Raises:
             DecodeError: A number is out of range, or the bytes are not where it says.
         """
-        dtype, shape, memory, offset = self._find(data, TORCH_DTYPES)
+        dtype, shape, memory, offset = self._find(data, TORCH_DTYPES, self._tensors)
         if memory is None:
             return torch.empty(0, dtype=torch.uint8).view(dtype).view(shape)
         carrier = _CARRIERS.get(dtype)
@@ -90,7 +96,7 @@ class BufferReader:
         Raises:
             DecodeError: A number is out of range, or the bytes are not where it says.
         """
-        dtype, shape, memory, offset = self._find(data, NUMPY_DTYPES)
+        dtype, shape, memory, offset = self._find(data, NUMPY_DTYPES, self._arrays)
         if memory is None:
             if prod(n or 1 for n in shape) > MAX_ELEMENTS // dtype.itemsize:
                 raise DecodeError("expected a shape that a numpy array can have", "range")
@@ -118,36 +124,24 @@ class BufferReader:
                 raise DecodeError(f"{expected}, got {len(frame)} bytes", "frames")
 
     def _find(
-        self, data: bytes, dtypes: Mapping[int, DtypeT]
+        self, data: bytes, dtypes: Mapping[int, DtypeT], known: dict[bytes, Start[DtypeT]]
     ) -> tuple[DtypeT, tuple[int, ...], np.ndarray | bytearray | None, int]:
         """What an extension payload says: data type, shape, memory and where in it they start.
 
-        The memory is None if the shape has no elements. One function, since it runs for every
-        tensor.
+        The memory is None if the shape has no elements. `known` has what payloads of tensors in
+        frames start with, since those of one message are often alike.
         """
-        num_dims = data[2] if len(data) > 2 else 0
-        end = 3 + 8 * num_dims
-        if len(data) < end:
-            raise DecodeError(f"expected a whole tensor, got {len(data)} bytes", "syntax")
-        if num_dims > MAX_DIMS:
-            raise DecodeError(f"expected at most {MAX_DIMS} dimensions, got {num_dims}", "range")
-        start = SHAPED[num_dims].unpack_from(data)
-        code, placement, shape = start[0], start[1], start[3:]
-        dtype = dtypes.get(code)
-        if dtype is None:
-            raise DecodeError(f"expected the code of a data type, got {code}", "unknown")
-        num_elements = prod(shape)
-        if num_elements > MAX_ELEMENTS or (
-            not num_elements and prod(n or 1 for n in shape) > MAX_ELEMENTS
-        ):
-            raise DecodeError("expected a shape that a tensor can have", "range")
-        nbytes = num_elements * dtype.itemsize
+        start = known.get(data[: -_PLACE.size])
+        if start is None:
+            start = _start(data, dtypes)
+        dtype, shape, nbytes, end, placement = start
         self._num_tensors += 1
         self._num_bytes += nbytes
         if self._num_tensors > self._max_tensors or self._num_bytes > self._max_bytes:
             self._refuse()
         if placement == IN_FRAME:
             index, offset = self._locate(data, end, nbytes)
+            known[data[:end]] = start
             if self._copy:
                 return dtype, shape, self._copied(index, offset, nbytes), 0
             memory = self._flat.get(index)
@@ -212,6 +206,26 @@ class BufferReader:
             flat = np.frombuffer(bytearray(frame), np.uint8)
         self._flat[index] = flat
         return flat
+
+
+def _start(data: bytes, dtypes: Mapping[int, DtypeT]) -> Start[DtypeT]:
+    """Read and check the start of an extension payload."""
+    num_dims = data[2] if len(data) > 2 else 0
+    end = 3 + 8 * num_dims
+    if len(data) < end:
+        raise DecodeError(f"expected a whole tensor, got {len(data)} bytes", "syntax")
+    if num_dims > MAX_DIMS:
+        raise DecodeError(f"expected at most {MAX_DIMS} dimensions, got {num_dims}", "range")
+    code, placement, _, *dims = SHAPED[num_dims].unpack_from(data)
+    dtype = dtypes.get(code)
+    if dtype is None:
+        raise DecodeError(f"expected the code of a data type, got {code}", "unknown")
+    num_elements = prod(dims)
+    if num_elements > MAX_ELEMENTS or (
+        not num_elements and prod(n or 1 for n in dims) > MAX_ELEMENTS
+    ):
+        raise DecodeError("expected a shape that a tensor can have", "range")
+    return dtype, tuple(dims), num_elements * dtype.itemsize, end, placement
 
 
 def _may_be_mapped(frame: memoryview) -> bool:

@@ -6,7 +6,6 @@ one in a frame the frame's index as uint32 and the byte offset as uint64, little
 """
 
 import ctypes
-import functools
 import struct
 from collections.abc import Hashable
 from math import prod
@@ -55,7 +54,10 @@ def align(size: int) -> int:
 Piece = tuple[int, int, int, torch.Tensor | np.ndarray]
 """Bytes of one tensor in a frame: their offset in it, their address, how many, and their owner."""
 
-_extension: Final = functools.partial(tuple.__new__, ExtType)  # without its checks: many are made
+# Looked up for every tensor. An extension value is made without its class's checks.
+_TENSOR: Final = torch.Tensor
+_STRIDED: Final = torch.strided
+_TUPLE: Final = tuple.__new__
 
 
 class FramePlan:
@@ -66,6 +68,15 @@ class FramePlan:
     def __init__(self) -> None:
         self.nbytes = 0
         self.pieces: list[Piece] = []
+
+    def address(self) -> int | None:
+        """Where the frame's bytes are already, if all tensors lie as they would in it."""
+        pieces = self.pieces
+        base = pieces[0][1]
+        if pieces[-1][1] - pieces[-1][0] != base:
+            return None
+        is_whole = {address - offset for offset, address, _, _ in pieces} == {base}
+        return base if is_whole else None
 
     def write_to(self, address: int) -> None:
         """Copy the tensors to memory of `nbytes` bytes, with zeros between them."""
@@ -100,11 +111,11 @@ class BufferWriter:
         """
         code = TORCH_CODES.get(tensor.dtype)
         if (
-            type(tensor) is not torch.Tensor
-            or tensor.layout is not torch.strided
+            code is None
+            or type(tensor) is not _TENSOR
+            or tensor.layout is not _STRIDED
             or tensor.is_nested
             or not tensor.is_cpu
-            or code is None
         ):
             return self.other_tensor(tensor)
         shape, nbytes = tensor.shape, tensor.nbytes
@@ -115,7 +126,7 @@ class BufferWriter:
             if prod(n or 1 for n in shape) > MAX_ELEMENTS:
                 _refuse_shape(tensor)
             start = SHAPED[num_dims].pack(code, INLINE, num_dims, *shape)
-            return _extension((EXT_TENSOR, start))
+            return _TUPLE(ExtType, (EXT_TENSOR, start))
         address = tensor.data_ptr()
         key: Hashable = address, nbytes
         is_plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
@@ -136,10 +147,10 @@ class BufferWriter:
             if nbytes <= MAX_INLINE_BYTES:
                 self.inline_bytes += nbytes
                 start = SHAPED[num_dims].pack(code, INLINE, num_dims, *shape)
-                return _extension((EXT_TENSOR, start + ctypes.string_at(address, nbytes)))
+                return _TUPLE(ExtType, (EXT_TENSOR, start + ctypes.string_at(address, nbytes)))
             place = self._place(key, flat, address, nbytes)
         start = PLACED[num_dims].pack(code, IN_FRAME, num_dims, *shape, *place)
-        return _extension((EXT_TENSOR, start))
+        return _TUPLE(ExtType, (EXT_TENSOR, start))
 
     def other_tensor(self, tensor: torch.Tensor) -> ExtType | list[Any]:
         """What stands for a tensor whose bytes cannot be in a frame.

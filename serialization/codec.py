@@ -200,6 +200,8 @@ class _Hook:
 
     def __call__(self, value: Any) -> Any:
         kind = type(value)
+        if kind is torch.Tensor:
+            return self._buffers.tensor(value)
         if kind is tuple:
             return _sequence(value)
         if kind is FrozenMapping:

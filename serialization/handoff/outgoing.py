@@ -67,13 +67,13 @@ class Outgoing:
     def locate(self, pools: list[Pool]) -> None:
         """Find the frames that lie in slots of these pools already; they are held from now on."""
         for index, plan in enumerate(self._plans):
-            if len(plan.pieces) == 1:
-                _, address, nbytes, _ = plan.pieces[0]
+            address = plan.address()
+            if address is not None:
                 for pool in pools:
-                    found = pool.locate(address, nbytes)
+                    found = pool.locate(address, plan.nbytes)
                     if found is not None:
                         self._holds.append((pool, found[0]))
-                        self._located[index] = Place(*found, nbytes)
+                        self._located[index] = Place(*found, plan.nbytes)
                         break
 
     def sizes(self, num_readers: int) -> list[int]:

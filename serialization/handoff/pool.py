@@ -102,13 +102,13 @@ class Pool:
                 signal_event(self.event.number)
 
     def locate(self, address: int, size: int) -> tuple[Slot, int] | None:
-        """The slot of a tensor of this process that holds these bytes, and where in the arena."""
+        """The slot of a tensor of this process that holds all these bytes, and where they are."""
         with BOOKS:
             for arena in self.arenas.values():
                 offset = address - arena.mapping.address
                 if offset >= 0 and offset + size <= arena.size:
                     slot = arena.owner_of(offset)
-                    if slot is None:
+                    if slot is None or offset + size > slot.offset + slot.size:
                         return None
                     slot.holds += 1
                     return slot, offset

@@ -7,7 +7,7 @@ import gc
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -433,6 +433,41 @@ class TestOwnTensors:
             after = pair[0].stats()
             assert after["zero_copy_bytes"] - before["zero_copy_bytes"] == sent.nbytes
             assert after["copied_bytes"] == before["copied_bytes"]
+
+    def test_many_small_views_of_one_tensor_need_no_copy(self, pair: Pair) -> None:
+        """As far apart as they are in a frame: at multiples of 64 bytes."""
+        block = pair[0].empty((32, 208), torch.float32).zero_()
+        rows = [block[index, :200] for index in range(32)]
+        pair[0].send(request(rows=rows))
+        stats = pair[0].stats()
+        assert (stats["copied_bytes"], stats["zero_copy_bytes"]) == (0, 32 * 800)
+        block.copy_(torch.arange(32.0)[:, None].expand(32, 208))
+        received = tensor_of(pair[1].recv(), "rows")
+        assert [row.unique().tolist() for row in received] == [[float(n)] for n in range(32)]
+
+    @pytest.mark.parametrize(
+        "order", [range(31, -1, -1), range(0, 32, 2), (0, 2, 1, 3)], ids=["last", "gaps", "swapped"]
+    )
+    def test_small_views_that_lie_in_another_order_are_copied(
+        self, pair: Pair, order: Sequence[int]
+    ) -> None:
+        block = pair[0].empty((32, 208), torch.float32)
+        block.copy_(torch.arange(32.0)[:, None].expand(32, 208))
+        pair[0].send(request(rows=[block[index] for index in order]))
+        assert pair[0].stats()["copied_bytes"] == len(order) * 832
+        block.zero_()
+        received = tensor_of(pair[1].recv(), "rows")
+        assert [row[0].item() for row in received] == list(order)
+
+    def test_small_tensors_in_slots_side_by_side_are_copied(self, pair: Pair) -> None:
+        """They only look like one range: each has a slot that is given back on its own."""
+        first, second = (pair[0].empty((256,), torch.float32).fill_(n) for n in (1, 2))
+        assert second.data_ptr() == first.data_ptr() + first.nbytes
+        pair[0].send(request(rows=[first, second] * 2))
+        del first, second
+        pair[0].empty((4096,), torch.uint8).fill_(255)
+        received = tensor_of(pair[1].recv(), "rows")
+        assert [row.unique().tolist() for row in received] == [[1], [2], [1], [2]]
 
     def test_what_is_not_contiguous_is_copied(self, pair: Pair) -> None:
         tensor = (
