@@ -49,7 +49,7 @@ _WORD_BYTES: Final = 8  # the strictest alignment of any data type: complex128 i
 
 
 Start = tuple[DtypeT, tuple[int, ...], int, int, int]
-"""How an extension payload starts: data type, shape, bytes of content, its own length, placement."""
+"""How an extension payload starts: data type, shape, bytes of content, own length, placement."""
 
 
 class BufferReader:

@@ -76,14 +76,13 @@ def encode_header(obj: object, buffers: BufferWriter) -> bytes:
         raise EncodeError("encode", Problem((), "type", "a contract object", describe(obj)))
     packer = msgpack.Packer(default=_Hook(buffers), strict_types=True)
     try:
-        value = packer.pack(to_wire(obj))
+        name, value = packer.pack(kind.__name__), packer.pack(to_wire(obj))
     except Refused as refused:
         problem = _locate(obj, refused)
     except UnicodeEncodeError:
         problem = _locate_text(obj)
     else:
-        name = msgpack.packb(kind.__name__)
-        sizes = msgpack.packb([plan.nbytes for plan in buffers.plans])
+        sizes = packer.pack([plan.nbytes for plan in buffers.plans])
         body = b"".join((b"\x93", name, value, sizes))
         if len(body) <= MAX_BODY_BYTES:
             return seal(body)

@@ -78,7 +78,7 @@ class Ledger:
         self._poll = select.poll()
         self.is_retired = False
         self._busy: dict[int, tuple[Hold, int, int]] = {}  # cell -> hold, value, message
-        self._free = list(range(NUM_CELLS - 1, -1, -1))
+        self._free: list[int] = []  # of those that were used before
         self._last = bytearray(NUM_CELLS)
         self._cells = np.frombuffer(self.memory, np.uint8, NUM_CELLS, FIRST_CELL)
         self._expected = np.full(NUM_CELLS, _NEVER, np.uint8)
@@ -109,7 +109,7 @@ class Ledger:
     @property
     def num_free_cells(self) -> int:
         """How many more references messages may have at once."""
-        return len(self._free)
+        return len(self._free) + NUM_CELLS - self._used_to
 
     def set_flag(self, place: int, *, on: bool) -> None:
         """Set or clear `WAITING` or `CLOSED`."""
@@ -132,11 +132,14 @@ class Ledger:
         Returns:
             The cell, and the value it will have then.
         """
-        cell = self._free.pop()
+        if self._free:
+            cell = self._free.pop()
+        else:
+            cell = self._used_to
+            self._used_to += 1
         value = self._last[cell] ^ 1
         self._busy[cell] = hold, value, message
         self._expected[cell] = value
-        self._used_to = max(self._used_to, cell + 1)
         return cell, value
 
     def take_back(self, cell: int) -> None:

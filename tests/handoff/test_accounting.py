@@ -14,6 +14,7 @@ from hypothesis import strategies as hst
 import omniwire as ow
 from omniwire.serialization.handoff import arena as arena_module
 from omniwire.serialization.handoff import pool as pool_module
+from omniwire.serialization.handoff.ledger import NUM_CELLS
 
 MIB = 2**20
 ARENA = 2 * MIB
@@ -306,7 +307,7 @@ class TestCells:
     def test_more_references_than_the_ledger_has_cells(self, a: ow.Channel, b: ow.Channel) -> None:
         """The sender waits until the reader has dropped one."""
         ledger = a._end.started().ledger
-        del ledger._free[2:]
+        ledger._used_to = NUM_CELLS - 2
         for _ in range(2):
             a.send(request(pattern(5000)))
         with pytest.raises(ow.ArenaFull):
