@@ -31,7 +31,7 @@ class ChunkKind(enum.Enum):
     DELTA = "delta"
     """What is new since the last chunk."""
     CUMULATIVE = "cumulative"
-    """The whole value so far; replaces what was there."""
+    """The whole value so far; replaces what was there, with nothing if it is an empty tuple."""
     FINAL = "final"
     """The whole value, for the last time; replaces what was there."""
 

@@ -319,11 +319,8 @@ class _Replacement(Accumulator):
         self._last: torch.Tensor | None = None
 
     def add(self, chunk: Value, *, whole: bool = False) -> None:
-        parts = parts_of(chunk)
-        if len(parts) != 1:
-            raise _refusal("one tensor, which replaces the one before", f"a tuple of {len(parts)}")
-        self._last = parts[0]
-        self.nbytes = parts[0].nbytes
+        self._last = _only(chunk)
+        self.nbytes = self._last.nbytes
 
     def value(self) -> torch.Tensor:
         assert self._last is not None
@@ -334,7 +331,7 @@ class _Replacement(Accumulator):
         self.nbytes = 0
 
     def beyond(self, whole: Value) -> Value:
-        return whole
+        return _only(whole)  # of none at all, nothing would tell the client
 
     def restart(self) -> Self:
         return type(self)()
@@ -381,6 +378,13 @@ class _Sequence(Accumulator):
     @property
     def empty(self) -> bool:
         return not self._parts
+
+
+def _only(chunk: Value) -> torch.Tensor:
+    parts = parts_of(chunk)
+    if len(parts) != 1:
+        raise _refusal("one tensor, which replaces the one before", f"a tuple of {len(parts)}")
+    return parts[0]
 
 
 def _refusal(expected: str, got: str) -> AccumulationError:

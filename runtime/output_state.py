@@ -329,7 +329,7 @@ class OmniRequestState:
             self._check_room(stream, chunk, restart=whole)
         if isinstance(chunk, tuple):
             if not chunk:
-                if whole and self._incremental:
+                if whole:
                     stream.restart()
                 return
             chunk = tuple(map(take, chunk))

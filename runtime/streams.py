@@ -103,16 +103,19 @@ class TensorStream:
     def beyond(self, whole: Value) -> Value:
         """The part of a whole value that lies beyond what was emitted: views of it, or `()`.
 
+        It is all of the value as long as nothing was emitted. So the client also gets a value
+        without extent, which is a value nonetheless.
+
         Raises:
             AccumulationError: The value is shorter than what was emitted, or nothing is known
                 about how a custom handler's value would be cut.
         """
-        if self._accumulator is not None:
-            return self._accumulator.beyond(whole)
-        if self._emitted:
+        if not self._emitted:
+            return whole
+        if self._accumulator is None:
             expected = "a delta chunk, or a rule in the OutputSpec to cut a whole value by"
             raise AccumulationError(f"expected {expected}, got a whole value", "")
-        return whole
+        return self._accumulator.beyond(whole)
 
     def value(self) -> Value:
         """All that the stream holds, as the handler allows it to be emitted.

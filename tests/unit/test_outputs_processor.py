@@ -273,6 +273,23 @@ class TestChunkKinds:
         assert "f32[2, 5]" in str(last.errors["audio"])
         assert "f32[1, 9]" in str(last.errors["audio"])
 
+    @pytest.mark.parametrize("rule", [c.Concat(0), c.Stack(0), c.Replace(), c.Append()])
+    @pytest.mark.parametrize("kind", [CUMULATIVE, FINAL_ONLY])
+    def test_a_whole_value_of_no_tensors_replaces_what_was_there(self, kind, rule):
+        engine = Engine(output_kind=kind, spec=c.OutputSpec({"audio": rule}))
+        engine.send({"audio": samples(1, 5)})
+        engine.send({"audio": ()}, kind=c.ChunkKind.CUMULATIVE)
+        assert engine.processor.retained_bytes == 0
+        last = engine.finish()
+        assert (last.multimodal_outputs, last.errors) == ({}, {})
+
+    @pytest.mark.parametrize("rule", [c.Concat(0), c.Stack(0), c.Replace(), c.Append()])
+    def test_a_whole_value_of_no_tensors_takes_back_nothing_that_was_emitted(self, rule):
+        engine = Engine(output_kind=DELTA, spec=c.OutputSpec({"audio": rule}))
+        engine.send({"audio": samples(1, 5)})
+        last = engine.finish({"audio": ()}, kind=c.ChunkKind.CUMULATIVE)
+        assert list(last.errors) == ["audio"]
+
     def test_an_earlier_emission_survives_a_replacement(self):
         engine = Engine(output_kind=CUMULATIVE)
         (first,) = engine.send({"audio": samples(1, 4)})

@@ -13,11 +13,12 @@ from omniwire.runtime import ModalityRegistry, MultimodalOutputProcessor
 DELTA, CUMULATIVE, FINAL_ONLY = c.OutputKind
 
 
-def chunk(step, size=None, *, request_id="r", value=None, **fields):
-    """A chunk of `size` audio samples, each of them the number of its step."""
+def chunk(step, size=None, *, request_id="r", value=None, of=None, **fields):
+    """A chunk of `size` audio samples, each of them the number of its step; or of other audio."""
     if size is not None:
-        tensor = torch.full((1, size), float(step if value is None else value))
-        fields["output"] = c.OmniOutput(multimodal_outputs={"audio": tensor})
+        of = torch.full((1, size), float(step if value is None else value))
+    if of is not None:
+        fields["output"] = c.OmniOutput(multimodal_outputs={"audio": of})
     return c.OutputChunk(request_id, step, "text+audio", **fields)
 
 
@@ -142,7 +143,7 @@ class TestSlowClient:
         assert last.multimodal_outputs["audio"].tolist() == [[0.0] * 5 + [1.0] * 3 + [2.0] * 2]
         assert last.new_token_ids == (7, 8, 9)
 
-    @pytest.mark.parametrize(("whole", "expected"), [(9, [9.0] * 9), (4, [9.0] * 4), (0, None)])
+    @pytest.mark.parametrize(("whole", "expected"), [(9, [9.0] * 9), (4, [9.0] * 4), (0, [])])
     def test_a_whole_value_replaces_what_was_not_read(self, whole, expected):
         async def main():
             processor = processor_with("r", output_kind=DELTA)
@@ -152,10 +153,57 @@ class TestSlowClient:
             return await anext(stream)
 
         output = asyncio.run(main())
-        if expected is not None:
-            assert output.multimodal_outputs["audio"].tolist() == [expected]
-        else:
-            assert sizes([output]) in ([], [0])
+        assert output.multimodal_outputs["audio"].tolist() == [expected]
+
+    @pytest.mark.parametrize("kind", c.ChunkKind)
+    @pytest.mark.parametrize("unread", [0, 1, 2])
+    @pytest.mark.parametrize("rule", [c.Concat(0), c.Stack(0), c.Replace(), c.Append()])
+    def test_a_value_without_elements_is_a_value(self, rule, unread, kind):
+        """However many chunks without elements the client has missed, it finds their value."""
+        empty = (torch.zeros(0, 2),)
+
+        async def main():
+            spec = c.OutputSpec({"audio": rule})
+            processor = processor_with("r", output_kind=DELTA, spec=spec)
+            stream = processor.stream("r")
+            for step in range(unread):
+                await feed(processor, [chunk(step, of=empty)])
+            await feed(processor, [chunk(unread, of=empty, kind=kind, finish_reason="stop")])
+            return await anext(stream)
+
+        output = asyncio.run(main())
+        assert output.errors == {}
+        found = output.multimodal_outputs["audio"]
+        parts = found if isinstance(found, tuple) else (found,)
+        count = unread + 1 if kind is c.ChunkKind.DELTA else 1
+        shapes = {c.Stack: [(count, 0, 2)], c.Append: [(0, 2)] * count}.get(type(rule), [(0, 2)])
+        assert [tuple(part.shape) for part in parts] == shapes
+
+    def test_after_a_value_without_elements_there_is_nothing_new_in_another(self):
+        async def main():
+            processor = processor_with("r", output_kind=DELTA)
+            stream = processor.stream("r")
+            await feed(processor, [chunk(0, 0)])
+            outputs = [await anext(stream)]
+            last = chunk(2, 0, kind=c.ChunkKind.FINAL, finish_reason="stop")
+            await feed(processor, [chunk(1, 0), last])
+            return outputs + [output async for output in stream]
+
+        assert sizes(asyncio.run(main())) == [0]
+
+    @pytest.mark.parametrize("rule", [c.Concat(0), c.Stack(0), c.Replace(), c.Append()])
+    def test_a_whole_value_of_no_tensors_replaces_what_was_not_read(self, rule):
+        async def main():
+            spec = c.OutputSpec({"audio": rule})
+            processor = processor_with("r", output_kind=DELTA, spec=spec)
+            stream = processor.stream("r")
+            await feed(processor, [chunk(0, 2), chunk(1, of=(), kind=c.ChunkKind.CUMULATIVE)])
+            assert processor.retained_bytes == 0
+            await feed(processor, [chunk(2, finish_reason="stop")])
+            return await anext(stream)
+
+        output = asyncio.run(main())
+        assert (output.multimodal_outputs, output.errors) == ({}, {})
 
     def test_of_a_whole_value_it_gets_what_it_has_not_read(self):
         async def main():
