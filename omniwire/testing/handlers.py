@@ -34,6 +34,8 @@ _SAMPLE_DTYPES: Final = (torch.float32, torch.int64)
 _NUM_SAMPLES: Final = 3
 _REFUSALS: Final = (OmniwireError, ValueError, TypeError, RuntimeError)
 
+_HINT: Final = "a handler that takes another form is given some `outputs`"
+
 Join = Callable[[list[Any]], Any]
 """Makes the whole value out of the values that a client of deltas was sent, in order."""
 
@@ -69,7 +71,7 @@ def assert_handler_conforms(
         join: How a client makes the whole value out of those under `DELTA`.
 
     Raises:
-        AssertionError: The handler breaks a rule.
+        AssertionError: The handler breaks a rule, or takes none of the default outputs.
 
     >>> class LastFrame:
     ...     '''Only the newest frame counts.'''
@@ -90,7 +92,7 @@ def assert_handler_conforms(
         raise AssertionError(str(error)) from error
     _check_nothing_found(handler)
     if outputs is None:
-        _check_extraction(handler, _output_for(handler))
+        _check_extraction_of_a_sample(handler)
     for output in outputs or ():
         _check_extraction(handler, output)
     if handler.modality == _TEXT:
@@ -132,9 +134,16 @@ def _check_extraction(handler: ModalityHandler, output: OmniOutput) -> None:
         )
 
 
-def _output_for(handler: ModalityHandler) -> OmniOutput:
+def _check_extraction_of_a_sample(handler: ModalityHandler) -> None:
     key = handler.keys[0] if isinstance(handler, TensorHandler) else handler.modality
-    return _output_of(key, torch.ones(1, 3, 4, 4))
+    try:
+        _check_extraction(handler, _output_of(key, torch.ones(1, 3, 4, 4)))
+    except (AttributeError, LookupError, *_REFUSALS) as error:
+        expected = f"to take a tensor under {key!r}"
+        got = f"{type(error).__name__}: {error}"
+        raise AssertionError(
+            f"{handler.modality}.extract: expected {expected}, got {got}; {_HINT}"
+        ) from error
 
 
 def _output_of(key: str, chunk: Value) -> OmniOutput:
@@ -172,7 +181,8 @@ def _samples_for(handler: ModalityHandler) -> list[Value]:
             else:
                 return list(chunks)
     tried = "\n  ".join(refusals)
-    raise AssertionError(f"{handler.modality}.accumulate: expected to take one of\n  {tried}")
+    expected = f"to take one of\n  {tried}"
+    raise AssertionError(f"{handler.modality}.accumulate: expected {expected}\n{_HINT}")
 
 
 # ---- what is accumulated -------------------------------------------------------------------

@@ -112,6 +112,20 @@ def test_no_tensor_taken():
     assert "f32[2, 3]: 2 dimensions are not welcome" in message
 
 
+@pytest.mark.parametrize("key", ["xyz", 0.5])
+def test_a_form_that_the_kit_cannot_guess(key):
+    """Indexing a tensor with these raises an IndexError or a TypeError."""
+
+    class Handler(DepthHandler):
+        def extract(self, output):
+            found = super().extract(output)
+            return None if found is None else found[key]
+
+    message = fault(Handler())
+    assert message.startswith("depth.extract: expected to take a tensor under 'depth', got ")
+    assert "outputs" in message
+
+
 def test_an_error_that_is_no_refusal_is_not_swallowed():
     class Handler(DepthHandler):
         def accumulate(self, existing, incoming):
