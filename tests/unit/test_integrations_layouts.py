@@ -298,12 +298,25 @@ def test_an_order_that_the_prompt_does_not_have_is_a_conflict() -> None:
         ]
 
 
+def test_a_payload_that_does_not_divide_is_named_as_the_caller_has_it(refusal: Refusals) -> None:
+    images = {**IMAGES, "pixel_values": torch.zeros(39, 1176)}
+    prompt = [*[5] * 4, 1, *[5] * 6]
+    assert refusal(processor(image=5).prepare, "r1", prompt, {"image": images}) == (
+        ow.ContractValueError,
+        [(("multimodal_data", "image", "pixel_values"), "sum")],
+    )
+
+
 def test_what_the_processor_itself_refuses(refusal: Refusals) -> None:
     value, kind = ow.ContractValueError, ow.ContractTypeError
     layouts = {"image": hf.QwenImages()}
     assert refusal(hf.HuggingFaceProcessor, layouts, {"audio": 5}) == (
         value,
         [(("placeholder_ids",), "unknown")],
+    )
+    assert refusal(hf.HuggingFaceProcessor, {"image": object()}) == (
+        value,
+        [(("layouts", "image"), "missing")] * 3,
     )
     assert refusal(hf.HuggingFaceProcessor, [hf.QwenImages()])[0] is kind
     assert refusal(processor().payload, video=IMAGES) == (value, [(("video",), "unknown")])

@@ -33,10 +33,13 @@ class ItemLayout:
 
 
 class ModalityLayout(Protocol):
-    """One modality of one model family; immutable, its `repr` states every setting."""
+    """One modality of one model family; immutable, its `repr` states every setting.
+
+    Attributes:
+        field_names: The fields that the modality's payload may have.
+    """
 
     field_names: ClassVar[tuple[str, ...]]
-    """The fields that the modality's payload may have."""
 
     def items(self, fields: Mapping[str, Any], path: Path) -> ItemLayout:
         """The items in a payload.

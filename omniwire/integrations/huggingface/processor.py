@@ -10,33 +10,37 @@ from omniwire.contracts import (
     FrozenMapping,
     MultimodalInput,
     MultimodalItemMetadata,
+    MultimodalParams,
     Problem,
     ProcessedRequest,
     TokenIds,
     content_hash,
 )
+from omniwire.contracts.checks import raise_problems
 from omniwire.contracts.describe import describe
 from omniwire.contracts.errors import contract_error
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.params import ITEM_METADATA_KEY
 from omniwire.integrations.huggingface.layout import ItemLayout, ModalityLayout
 from omniwire.integrations.huggingface.prompt import Placeholders, find_items
-from omniwire.runtime import prepare_request, select_inputs
+from omniwire.runtime import prepare_request, select
 
 _SUBJECT: Final = "HuggingFaceProcessor"
+_MEMBERS: Final = ("field_names", "items", "dummy")
 
 
 class HuggingFaceProcessor:
     """Describes what a transformers processor emits; immutable, holds no payload.
 
     Args:
-        layouts: The layout of each modality.
+        layouts: The layout of each modality: those of this package, or your own.
         placeholder_ids: The token id of each modality that stands in the prompt once per
             embedding row (`image_token_id` and its like). With them, order, positions and
             runs are read from the prompt; without, the order must be given.
 
     Raises:
-        ContractError: An argument has the wrong type, or a placeholder's modality no layout.
+        ContractError: An argument has the wrong type, a layout lacks a member, or a
+            placeholder's modality has no layout.
 
     >>> from omniwire.integrations.huggingface import QwenImages
     >>> processor = HuggingFaceProcessor({"image": QwenImages()}, {"image": 5})
@@ -56,6 +60,13 @@ class HuggingFaceProcessor:
         layouts: Mapping[str, ModalityLayout],
         placeholder_ids: Mapping[str, int] | None = None,
     ) -> None:
+        problems = [
+            Problem(("layouts", modality), "missing", f"a layout's {member}", "none")
+            for modality, layout in layouts.items()
+            for member in _MEMBERS
+            if not hasattr(layout, member)
+        ]
+        raise_problems(_SUBJECT, problems)
         self._layouts = dict(layouts)
         self._placeholder_ids = None if placeholder_ids is None else dict(placeholder_ids)
         unknown = [name for name in self._placeholder_ids or () if name not in self._layouts]
@@ -182,8 +193,9 @@ class HuggingFaceProcessor:
             return prepare_request(self, request_id, tokens, data, mm_item_order)
         found = self._find(tokens, items, mm_item_order)
         record = _record(found.item_order, items)
+        whole = MultimodalParams(multimodal_data={**data, ITEM_METADATA_KEY: record})
         digests = [
-            content_hash(select_inputs(data, record, [index])[modality])
+            content_hash(select(whole, [index]).multimodal_data[modality])
             for index, (modality, _) in enumerate(found.item_order)
         ]
         located = MultimodalInput.from_hexdigests(
