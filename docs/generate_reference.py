@@ -256,6 +256,10 @@ def _entry(where: str, module: str, name: str) -> Iterator[str]:
             kind = _type_name(str(item.annotation))
             yield f"| `{key}` | {kind} | {_linked(_cell(meaning), where, name)} |"
     elif isinstance(value, type):
+        call = vars(value).get("__call__")
+        if inspect.isfunction(call) and inspect.getdoc(call):
+            yield f"\nIt is called with `{_signature(call)}`."
+            yield from _sections(call, where, name)
         constants = [f"`{key} = {constant!r}`" for key, constant in _public_constants(value)]
         if constants:
             yield ""
