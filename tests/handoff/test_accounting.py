@@ -3,6 +3,7 @@
 import gc
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as hst
 
 import omniwire as ow
 from omniwire.serialization.handoff import arena as arena_module
+from omniwire.serialization.handoff import outbox as outbox_module
 from omniwire.serialization.handoff import pool as pool_module
 from omniwire.serialization.handoff.ledger import NUM_CELLS
 
@@ -291,6 +293,35 @@ class TestGrowth:
         del received
         assert held(a) == 0
 
+    def test_a_message_in_more_pieces_than_there_are_cells(
+        self, a: ow.Channel, b: ow.Channel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Waiting for cells would never end, so it goes through the socket."""
+        monkeypatch.setattr(pool_module, "NUM_CELLS", 3)
+        pieces = [pattern(64 * 1024, seed) for seed in range(4)]
+        a.send(request(pieces=pieces[:3]), timeout=0)
+        assert held(a) == 3 * 64 * 1024
+        a.send(request(pieces=pieces), timeout=10)
+        assert held(a) == 3 * 64 * 1024
+        for count in (3, 4):
+            received = tensor_of(b.recv(), "pieces")
+            assert len(received) == count
+            assert all(is_pattern(piece, seed) for seed, piece in enumerate(received))
+
+    def test_a_message_of_as_many_frames_as_there_can_be(
+        self, a: ow.Channel, b: ow.Channel
+    ) -> None:
+        """More than 16 bits count; its header does not fit a packet either."""
+        count, extent = 2**16, 64 * 1024
+        block = a.empty((extent + count,), torch.uint8)
+        block[:count] = torch.arange(count) % 251
+        a.send(request(pieces=block.unfold(0, extent, 1)[:count].unbind()), timeout=10)
+        assert a.stats()["copied_bytes"] == 0
+        received = tensor_of(b.recv(), "pieces")
+        assert len(received) == count
+        firsts = [piece.numpy()[0] for piece in received]
+        assert firsts == [number % 251 for number in range(count)]
+
     def test_an_arena_in_pieces_grows_too(self, a: ow.Channel, b: ow.Channel) -> None:
         """Enough bytes are free, but no range of them."""
         messages = []
@@ -321,6 +352,26 @@ class TestCells:
         assert ledger.num_free_cells == 0
         assert held(a) == 0
         assert ledger.num_free_cells == 2
+
+
+class TestWhoCollects:
+    def test_garbage_only_now_and_then(
+        self, a: ow.Channel, b: ow.Channel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It takes long in a large process: not for each message that waits."""
+        times: list[int] = []
+        now = [100]
+        collector = SimpleNamespace(collect=lambda: times.append(now[0]))
+        monkeypatch.setattr(outbox_module, "gc", collector)
+        monkeypatch.setattr(pool_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(outbox_module, "_PATIENCE_S", 0.0)
+        a._end.started().pool.max_bytes = ARENA
+        a.send(request(pattern(ARENA)))
+        for later in (0, 4, 2, 4, 2):
+            now[0] += later
+            with pytest.raises(ow.ArenaFull):
+                a.send(request(pattern(ARENA)), timeout=0.01)
+        assert times == [100, 106, 112]
 
 
 class TestMemoryOfTheMachine:
