@@ -54,7 +54,8 @@ class GoldenMessages:
                 advice = f"If it is to be stored, run pytest with {self.flag}"
                 raise AssertionError(f"{shown}: {problem}\n{advice}")
             if str(path) in self.compared:
-                raise AssertionError(f"{shown}: expected one object of a name, got another")
+                expected = "one object of a name (`name=` gives a second one its own)"
+                raise AssertionError(f"{shown}: expected {expected}, got another")
             self.folder.mkdir(parents=True, exist_ok=True)
             save(obj, path)
         self.compared.add(str(path))

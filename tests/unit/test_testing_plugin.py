@@ -371,7 +371,7 @@ def test_it(golden_message):
 """
     )
     text = run(source, "--update-golden", failed=1)
-    assert "same.omniwire: expected one object of a name, got another" in text
+    assert "same.omniwire: expected one object of a name (`name=`" in text
 
 
 def test_an_object_that_cannot_be_encoded_is_not_stored(run):
