@@ -131,6 +131,8 @@ def errors_page() -> str:
     ]
     for name in (name for name in _public_names(module) if _is_error(module, name)):
         lines += ["", *_entry("errors", module, name)]
+        if cause := causes["class"].get(name):
+            lines += ["", f"Usual cause: {cause}"]
     return "\n".join(lines) + "\n"
 
 

@@ -82,3 +82,13 @@ def test_every_code_has_an_anchor_a_meaning_and_a_cause(prefix: str, codes: dict
     for (_, meaning, cause), text in zip(rows.values(), codes.values(), strict=True):
         assert meaning == text
         assert len(cause) > len("| x")
+
+
+def test_every_error_that_has_no_code_has_a_cause() -> None:
+    """What is printed of it leads to its class, not to a code."""
+    bases = (errors.ContractError, errors.EncodeError, errors.DecodeError)
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    for kind in classes:
+        if issubclass(kind, errors.OmniwireError) and not issubclass(kind, bases):
+            entry = written("errors").split(f"\n## {kind.__name__}\n")[1].split("\n## ")[0]
+            assert kind is errors.OmniwireError or "\nUsual cause: " in entry, kind
