@@ -176,13 +176,12 @@ def _command(name: str, command: click.Command, parent: click.Context) -> Iterat
     yield f"```text\n{' '.join([name, *command.collect_usage_pieces(context)])}\n```"
     yield ""
     yield inspect.cleandoc(command.help or "")
-    yield ""
-    yield "| option | |"
-    yield "| --- | --- |"
-    for parameter in command.params:
-        record = parameter.get_help_record(context)
-        if record is not None and record[1]:
-            yield f"| `{record[0]}` | {_cell(record[1])} |"
+    records = [parameter.get_help_record(context) for parameter in command.params]
+    options = [record for record in records if record is not None and record[1]]
+    if options:
+        yield "\n| option | |\n| --- | --- |"
+    for option, text in options:
+        yield f"| `{option}` | {_cell(text)} |"
 
 
 def _public_names(module: str) -> list[str]:
