@@ -178,7 +178,7 @@ def _sendable(record: type[Contract], unstructure: ToWire) -> ToWire:
             if detach is not None:
                 handle = detach(handle)
             if type(handle.payload) is not bytes:
-                expected = "a handle that another process can attach"
+                expected = "a handle whose payload is bytes (others only go over a Channel)"
                 raise Refused(handle, "state", expected, repr(handle))
             if handle.dtype not in TORCH_CODES:
                 expected = "a data type that can travel"
