@@ -293,6 +293,38 @@ class RequestOutput(Contract):
         raise_problems("RequestOutput", problems)
 
 
+_SET_FIELDS: Final = tuple(
+    RequestOutput.__dict__[name].__set__ for name in RequestOutput._field_names()
+)
+
+
+def trusted_output(
+    request_id: str,
+    new_token_ids: TokenIds,
+    multimodal_outputs: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]],
+    metadata: FrozenMapping[FrozenMapping[int | float | bool | str]],
+    tensors: FrozenMapping[torch.Tensor | tuple[torch.Tensor, ...]],
+    finished: bool,
+    finish_reason: str | None,
+    errors: FrozenMapping[OmniwireError],
+) -> RequestOutput:
+    """`RequestOutput._trusted`, three times as fast: a step of a request that emits makes one."""
+    output = object.__new__(RequestOutput)
+    values = (
+        request_id,
+        new_token_ids,
+        multimodal_outputs,
+        metadata,
+        tensors,
+        finished,
+        finish_reason,
+        errors,
+    )
+    for set_field, value in zip(_SET_FIELDS, values, strict=True):
+        set_field(output, value)
+    return output
+
+
 def _check_tensors(path: Path, value: object, problems: list[Problem]) -> None:
     if type(value) is tuple:
         for index, item in each(value, problems):

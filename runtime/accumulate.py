@@ -62,6 +62,12 @@ class Accumulator(ABC):
     def drop(self) -> None:
         """Forget what was added, but not how far it reached or what a chunk looks like."""
 
+    def take(self) -> Value:
+        """`value`, and then `drop`: what a client of deltas is sent."""
+        value = self.value()
+        self.drop()
+        return value
+
     @abstractmethod
     def beyond(self, whole: Value) -> Value:
         """The part of a whole value that lies beyond what was dropped: views of it, or `()`."""
@@ -192,7 +198,7 @@ class _Concatenation(Accumulator):
 
     def value(self) -> torch.Tensor:
         buffer, pending = self._buffer, self._pending
-        if buffer is None and len(pending) == 1:  # as at every step for a client of deltas
+        if buffer is None and len(pending) == 1:
             self._buffer = only = pending.pop()
             self._filled = only.shape[self._axis]
             return only
@@ -203,6 +209,15 @@ class _Concatenation(Accumulator):
         if self._filled == buffer.shape[self._axis]:
             return buffer
         return buffer.narrow(self._axis, 0, self._filled)
+
+    def take(self) -> Value:
+        pending = self._pending
+        if self._buffer is not None or len(pending) != 1:
+            return super().take()
+        only = pending.pop()  # as at every step of a client that keeps up
+        self._dropped += only.shape[self._axis]
+        self.nbytes = 0
+        return only
 
     def _absorb(self) -> None:
         """Move the pending chunks into the buffer, without touching what it holds already."""

@@ -23,9 +23,9 @@ class HostCopies:
         """The tensor's values in memory of their own; what it was made from may be reused."""
         if tensor.requires_grad:
             tensor = tensor.detach()
-        if tensor.is_cuda:
-            return self._leave_device(tensor)
-        return tensor.clone() if tensor.is_cpu else tensor.cpu()
+        if tensor.is_cpu:
+            return tensor.clone()
+        return self._leave_device(tensor) if tensor.is_cuda else tensor.cpu()
 
     def _leave_device(self, tensor: torch.Tensor) -> torch.Tensor:
         device = tensor.device

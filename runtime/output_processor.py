@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from omniwire.contracts.checks import raise_problems
 from omniwire.contracts.describe import describe
@@ -96,7 +97,7 @@ class MultimodalOutputProcessor:
             self._deadlines[request_id] = (end, deadline_s)
             self._earliest = min(self._earliest, end)
 
-    @guarded
+    # Not guarded: an engine calls it at every step, and what `guarded` would say is said below.
     def process_outputs(self, chunks: Sequence[OutputChunk]) -> list[RequestOutput]:
         """Take in the chunks of one engine step.
 
@@ -118,23 +119,27 @@ class MultimodalOutputProcessor:
         Raises:
             ContractTypeError: Something in `chunks` is not an `OutputChunk`.
         """
-        if not _ONLY_CHUNKS.issuperset(map(type, chunks)):
-            problems = [
-                Problem(("chunks", index), "type", "an OutputChunk", describe(chunk))
-                for index, chunk in enumerate(chunks)
-                if type(chunk) is not OutputChunk
-            ]
-            raise contract_error("MultimodalOutputProcessor", problems)
+        if not isinstance(chunks, Sequence) or not _ONLY_CHUNKS.issuperset(map(type, chunks)):
+            self._refuse(chunks)
         outputs = self._end_overdue() if self._deadlines else []
         for chunk in chunks:
             state = self._states.get(chunk.request_id)
             if state is None:
                 self._num_late_chunks += 1
                 continue
-            state.take_in(chunk)
-            if state.due:
+            if state.take_in(chunk):
                 self._deliver(state, outputs)
         return outputs
+
+    def _refuse(self, chunks: object) -> NoReturn:
+        problems = [Problem(("chunks",), "type", "a sequence of OutputChunk", describe(chunks))]
+        if isinstance(chunks, Sequence):
+            problems = [
+                Problem(("chunks", index), "type", "an OutputChunk", describe(chunk))
+                for index, chunk in enumerate(chunks)
+                if type(chunk) is not OutputChunk
+            ]
+        raise contract_error("MultimodalOutputProcessor", problems)
 
     def _deliver(self, state: OmniRequestState, outputs: list[RequestOutput]) -> None:
         """Emit what is due, or wake the client that will read it."""

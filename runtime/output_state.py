@@ -17,11 +17,20 @@ from omniwire.contracts.outputs import (
     OutputKind,
     OutputSpec,
     RequestOutput,
+    trusted_output,
 )
 from omniwire.runtime.accumulate import Rule, Value, parts_of
-from omniwire.runtime.failures import join_keys, name_failure, without_frames
+from omniwire.runtime.failures import name_failure, without_frames
 from omniwire.runtime.host_copies import HostCopies
-from omniwire.runtime.payloads import Routed, Scalar, extracted_keys, read_output, split_payload
+from omniwire.runtime.payloads import (
+    Routed,
+    Scalar,
+    extracted_keys,
+    plain_keys,
+    read_output,
+    read_plain,
+    split_payload,
+)
 from omniwire.runtime.registry import ModalityRegistry
 from omniwire.runtime.router import OutputRouter
 from omniwire.runtime.streams import TensorStream, TokenStream
@@ -34,6 +43,8 @@ _EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 
 V = TypeVar("V")
 _Take = Callable[[torch.Tensor], torch.Tensor]
+_Route = tuple[Routed, dict[str, str], str]
+"""The handlers of an output type, its plain keys, and the modality of all of these if it is one."""
 
 
 class _NoRoomError(AccumulationError):
@@ -90,6 +101,7 @@ class OmniRequestState:
         self.emits_later = False  # whether what is new may wait, for a client that reads it
         self._due = False
         self._incremental = output_kind is OutputKind.DELTA
+        self._emits_steps = output_kind is not OutputKind.FINAL_ONLY
         self._max_retained_bytes = max_retained_bytes
         self._copies = HostCopies()
         self._registry = registry
@@ -99,7 +111,6 @@ class OmniRequestState:
             for modality, handler in self._router.route(None, output_type)
             if modality != _TEXT
         ]
-        self._routes: dict[str, Routed] = {output_type: self._routed}
         self._streams = {
             modality: TensorStream(modality, modality, rules.pop(modality, None), handler)
             for modality, handler, _ in self._routed
@@ -110,6 +121,7 @@ class OmniRequestState:
         self._all_streams = dict(self._streams)
         for key, rule in rules.items():
             self._all_streams[key] = TensorStream(owner, key, rule, None)
+        self._routes = {output_type: self._plan(self._routed)}
         self._tokens = TokenStream(output_kind)
         self._metadata: dict[str, FrozenMapping[Scalar]] = {}
         self._emitted_metadata: FrozenMapping[FrozenMapping[Scalar]] = _EMPTY
@@ -138,9 +150,15 @@ class OmniRequestState:
         if stream is None:
             stream = self._find_stream(modality)
         try:
-            self._add_payload(stream, stream.name, payload, self._owned)
+            if type(payload) is torch.Tensor:
+                self._add_chunk(stream, payload, self._owned)
+            else:
+                self._add_payload(stream, payload, self._owned)
         except _NoRoomError as error:
             raise name_failure(error, self.request_id, stream.modality, "") from None
+        except Exception as error:  # noqa: BLE001  # a handler may raise anything
+            named = name_failure(error, self.request_id, stream.modality, stream.name)
+            raise named from named.__cause__
 
     def _find_stream(self, modality: str) -> TensorStream:
         handler = self._registry.get(modality)
@@ -184,11 +202,10 @@ class OmniRequestState:
 
     def advance(self, chunk: OutputChunk) -> RequestOutput | None:
         """Take in the request's next chunk; what the client is sent now, if anything."""
-        self.take_in(chunk)
-        return self.emit() if self.due else None
+        return self.emit() if self.take_in(chunk) else None
 
-    def take_in(self, chunk: OutputChunk) -> None:
-        """Take in the request's next chunk.
+    def take_in(self, chunk: OutputChunk) -> bool:
+        """Take in the request's next chunk; whether there is something to emit.
 
         Every tensor is copied; the chunk may be gone afterwards. What is wrong with a chunk is
         in the `errors` of what is emitted next, never raised.
@@ -197,13 +214,14 @@ class OmniRequestState:
             carries = self._take_in(chunk)
         except OmniwireError as error:
             self.fail(error)
-            return
+            return True
         if "" in self._errors:
             self.finish_reason = FAILED
         elif chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
-        if carries and self.output_kind is not OutputKind.FINAL_ONLY:
+        if carries and self._emits_steps:
             self._due = True
+        return self._due or self.finish_reason is not None
 
     def fail(self, error: OmniwireError) -> None:
         """End the request with an error of its own; `emit` gives it, and what there is."""
@@ -215,11 +233,6 @@ class OmniRequestState:
         for stream in self._all_streams.values():
             stream.discard()
         self._tokens = TokenStream(self.output_kind)
-
-    @property
-    def due(self) -> bool:
-        """Whether there is something to emit: something new, or the end."""
-        return self._due or self.finish_reason is not None
 
     @property
     def copies(self) -> HostCopies:
@@ -238,40 +251,54 @@ class OmniRequestState:
             raise AccumulationError(message, self.request_id)
         self._next_step += 1
         known = self._routes.get(chunk.output_type)
-        routed = self._route(chunk.output_type) if known is None else known
-        carries = chunk.new_token_ids.tobytes() != b""
-        if carries:
-            self._tokens.add(chunk.new_token_ids)
-        if chunk.output is not None and chunk.output.multimodal_outputs:
+        route = self._route(chunk.output_type) if known is None else known
+        token_ids, output = chunk.new_token_ids, chunk.output
+        carries = False
+        if token_ids._packed:
             carries = True
-            self._take_in_output(chunk.output, routed, whole=chunk.kind is not ChunkKind.DELTA)
+            self._tokens.add(token_ids)
+        if output is not None and output.multimodal_outputs._values:
+            carries = True
+            self._take_in_output(output, route, whole=chunk.kind is not ChunkKind.DELTA)
         return carries
 
-    def _route(self, output_type: str) -> Routed:
+    def _plan(self, routed: Routed) -> _Route:
+        """How to read an output of some of the request's modalities."""
+        plain = {} if self._declared else plain_keys(routed)
+        return routed, plain, routed[0][0] if plain and len(routed) == 1 else ""
+
+    def _route(self, output_type: str) -> _Route:
         """The handlers of a chunk whose output type is not spelled as the request's is."""
         modalities = [name for name, _ in self._router.route(None, output_type)]
         if not self._streams.keys() >= set(modalities) - {_TEXT}:
             message = f"expected modalities of {self._spelled()}, got {describe(output_type)}"
             raise AccumulationError(message, self.request_id)
-        routed = [route for route in self._routed if route[0] in modalities]
-        self._routes[output_type] = routed
-        return routed
+        routed = [known for known in self._routed if known[0] in modalities]
+        route = self._routes[output_type] = self._plan(routed)
+        return route
 
-    def _take_in_output(self, output: OmniOutput, routed: Routed, *, whole: bool) -> None:
-        parts, failures = read_output(output, routed, self._declared)
-        for modality, key, failure in failures:
-            self._record(modality, failure, key)
-        for name, key, payload in parts:
+    def _take_in_output(self, output: OmniOutput, route: _Route, *, whole: bool) -> None:
+        routed, plain, single = route
+        parts = read_plain(output.multimodal_outputs._values, plain, single)
+        if parts is None:
+            parts, failures = read_output(output, routed, self._declared)
+            for modality, key, failure in failures:
+                self._record(modality, failure, key)
+        for name, key, part in parts:
             stream = self._all_streams[name]
             if stream.modality in self._errors:
                 continue  # what comes after a failure would leave a hole in the value
             try:
-                self._add_payload(stream, key, payload, self._copies.copy, whole=whole)
+                if type(part) is torch.Tensor:
+                    self._add_chunk(stream, part, self._copies.copy, whole=whole)
+                else:
+                    self._add_payload(stream, part, self._copies.copy, whole=whole)
             except _NoRoomError as error:
                 self._record("", error)
                 return
-            except AccumulationError as error:
-                self._record(stream.modality, error)
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything
+                modality = stream.modality
+                self._record(modality, name_failure(error, self.request_id, modality, key))
 
     def _record(self, modality: str, error: Exception, key: str = "") -> None:
         """Keep a modality's first error; it stays until the request ends."""
@@ -286,39 +313,32 @@ class OmniRequestState:
     # ---- one payload ------------------------------------------------------------------
 
     def _add_payload(
-        self, stream: TensorStream, key: str, payload: object, take: _Take, *, whole: bool = False
+        self, stream: TensorStream, payload: object, take: _Take, *, whole: bool = False
     ) -> None:
         """Add a payload to a stream, all of it or nothing.
 
         Args:
             stream: A modality's or a declared key's.
-            key: Where in the model output the payload is, for errors.
-            payload: A chunk, or a mapping of a chunk and scalars.
+            payload: Several chunks, or a mapping of chunks and scalars.
             take: Makes a tensor the state's own.
             whole: Whether the chunk is the whole value so far.
 
         Raises:
             AccumulationError: It does not fit what was added before, or there is no room for it.
+                Its key is one inside the payload.
+            Exception: Whatever a handler raises.
         """
-        scalars: dict[str, Scalar] = {}
-        try:
-            if type(payload) is torch.Tensor:
-                self._add_chunk(stream, payload, take, whole=whole)
-                return
-            nested, chunk, scalars = split_payload(payload)
-            if scalars:
-                self._check_scalars(stream.modality, scalars)
-            if nested:
-                key = join_keys(key, nested)
-            if chunk is not None:
+        nested, chunk, scalars = split_payload(payload)
+        self._check_scalars(stream.modality, scalars)
+        if chunk is not None:
+            try:
                 self._add_chunk(stream, chunk, take, whole=whole)
-        except _NoRoomError:
-            raise
-        except Exception as error:  # noqa: BLE001  # a handler may raise anything
-            named = name_failure(error, self.request_id, stream.modality, key)
-            raise named from named.__cause__
-        if scalars:
-            self._pin_scalars(stream.modality, scalars)
+            except _NoRoomError:
+                raise
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything
+                named = name_failure(error, self.request_id, stream.modality, nested)
+                raise named from named.__cause__
+        self._pin_scalars(stream.modality, scalars)
 
     def _add_chunk(
         self, stream: TensorStream, chunk: Value, take: _Take, *, whole: bool = False
@@ -327,14 +347,14 @@ class OmniRequestState:
             chunk = stream.beyond(chunk)
         if self._max_retained_bytes is not None and (self.emits_later or not self._incremental):
             self._check_room(stream, chunk, restart=whole)
-        if isinstance(chunk, tuple):
-            if not chunk:
-                if whole:
-                    stream.restart()
-                return
+        if not isinstance(chunk, tuple):
+            chunk = take(chunk)
+        elif chunk:
             chunk = tuple(map(take, chunk))
         else:
-            chunk = take(chunk)
+            if whole:
+                stream.restart()
+            return
         stream.add(chunk, whole=whole, arrived=stream.has_rule or not self._copies.unfinished)
 
     def _owned(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -361,7 +381,7 @@ class OmniRequestState:
 
     def _check_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
         """Compare scalars with those of the first chunk, which pins them."""
-        pinned = self._metadata.get(modality, _EMPTY)
+        pinned = self._metadata.get(modality, _EMPTY)._values
         for key, value in scalars.items():
             if key in pinned and not _agree(pinned[key], value):
                 message = f"expected {describe(pinned[key])} as before, got {describe(value)}"
@@ -383,24 +403,30 @@ class OmniRequestState:
         tensors: dict[str, Value] = {}
         bounded = self._max_retained_bytes is not None
         for stream in self._all_streams.values():
-            if not stream.empty:
-                if bounded:
-                    self._limit_spare(stream)
-                self._emit_stream(stream, tensors if stream.name in self._declared else values)
+            if stream.empty:
+                continue
+            if bounded:
+                self._limit_spare(stream)
+            emitted = tensors if stream.name in self._declared else values
+            try:
+                emitted[stream.name] = stream.take() if self._incremental else stream.value()
+            except Exception as error:  # noqa: BLE001  # any fault of a handler fails its modality
+                stream.discard()
+                self._record(stream.modality, error)
         if bounded and self.retained_bytes > self._max_retained_bytes:  # type: ignore[operator]  # there is one
             for stream in self._all_streams.values():
                 stream.compact()
         if "" in self._errors:
             self.finish_reason = FAILED
-        return RequestOutput._trusted(
-            request_id=self.request_id,
-            new_token_ids=self._tokens.take(),
-            multimodal_outputs=_frozen(values) if values else _EMPTY,
-            metadata=self._emitted_metadata,
-            tensors=_frozen(tensors) if tensors else _EMPTY,
-            finished=self.finish_reason is not None,
-            finish_reason=self.finish_reason,
-            errors=_frozen(dict(self._errors)) if self._errors else _EMPTY,
+        return trusted_output(
+            self.request_id,
+            self._tokens.take(),
+            _frozen(values) if values else _EMPTY,
+            self._emitted_metadata,
+            _frozen(tensors) if tensors else _EMPTY,
+            self.finish_reason is not None,
+            self.finish_reason,
+            _frozen(dict(self._errors)) if self._errors else _EMPTY,
         )
 
     def _limit_spare(self, stream: TensorStream) -> None:
@@ -413,16 +439,6 @@ class OmniRequestState:
         others = sum(other.nbytes for other in self._all_streams.values() if other is not stream)
         needed = stream.nbytes - stream.spare
         stream.limit_spare(max(0, self._max_retained_bytes - others - needed) // 2)
-
-    def _emit_stream(self, stream: TensorStream, emitted: dict[str, Value]) -> None:
-        try:
-            emitted[stream.name] = stream.value()
-        except Exception as error:  # noqa: BLE001  # any fault of a handler fails its modality only
-            stream.discard()
-            self._record(stream.modality, error)
-        else:
-            if self._incremental:
-                stream.drop()
 
 
 def _frozen(values: dict[str, V]) -> FrozenMapping[V]:

@@ -4,6 +4,7 @@ No part of a payload is dropped: it is extracted by a handler, named by the `Out
 scalar of the request's single non-text modality, or an error.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -48,6 +49,45 @@ def extracted_keys(handler: ModalityHandler) -> Keys | None:
     return handler.keys if known else None  # type: ignore[attr-defined]  # known to have them
 
 
+def plain_keys(routed: Routed) -> dict[str, str]:
+    """By payload key, the modality of the only handler that could extract it.
+
+    It is empty when a handler has an `extract` of its own, which may look at any key.
+    """
+    if any(known is None for _, _, known in routed):
+        return {}
+    claimed = [(key, modality) for modality, _, known in routed for key in known or ()]
+    counted = Counter(key for key, _ in claimed)
+    return {key: modality for key, modality in claimed if counted[key] == 1}
+
+
+def read_plain(
+    payload: Mapping[str, object], plain: Mapping[str, str], single: str
+) -> list[Part] | None:
+    """The parts of the usual payload, as `read_output` gives them; None of any other.
+
+    The usual one is a tensor, and perhaps flat scalars next to it.
+
+    Args:
+        payload: All of it.
+        plain: What `plain_keys` gives; empty if the `OutputSpec` declares keys.
+        single: The only modality in `plain`, which flat scalars belong to; `""` if there are
+            several or none.
+    """
+    parts: list[Part] = []
+    scalars: dict[str, object] = {}
+    for key, value in payload.items():
+        if type(value) is torch.Tensor and key in plain and not parts:
+            parts.append((plain[key], key, value))
+        elif single and type(value) in _SCALARS and key not in plain and key not in GENERIC_KEYS:
+            scalars[key] = value
+        else:
+            return None
+    if scalars:
+        parts.insert(0, (single, "", scalars))
+    return parts
+
+
 def read_output(
     output: OmniOutput, routed: Routed, declared: AbstractSet[str]
 ) -> tuple[list[Part], list[Failure]]:
@@ -69,12 +109,6 @@ def read_output(
     parts: list[Part] = []
     failures: list[Failure] = []
     payload: Mapping[str, object] = output.multimodal_outputs
-    if len(payload) == 1 and not declared:
-        # The usual chunk, one tensor under one known key: nothing can be ambiguous.
-        ((only, value),) = payload.items()
-        for modality, _, known in routed:
-            if type(value) is torch.Tensor and known is not None and only in known:
-                return [(modality, only, value)], failures
     if declared:
         taken: dict[str, object] = {}
         left = _take_declared(payload, declared, "", taken)

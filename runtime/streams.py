@@ -32,12 +32,17 @@ class TensorStream:
         "_emitted",
         "_foreign",
         "_handler",
+        "_is_plain",
         "_rule",
         "_validate",
         "_waiting",
+        "has_rule",
         "modality",
         "name",
     )
+
+    has_rule: bool
+    """Whether a rule accumulates, which reads no values before they are asked for."""
 
     def __init__(
         self, modality: str, name: str, rule: Rule | None, handler: ModalityHandler | None
@@ -53,6 +58,8 @@ class TensorStream:
         if rule is None and isinstance(handler, TensorHandler) and inherits(handler, "accumulate"):
             rule = Concat(handler.dim)
         self._rule = rule
+        self.has_rule = rule is not None
+        self._is_plain = self.has_rule and not self._consolidates and self._validate is None
         self._accumulator: Accumulator | None = None
         self._foreign: Any = None  # what a handler makes that does not use an `Accumulator`
         self._waiting: list[tuple[Value, bool]] = []  # what the handler may not read yet
@@ -68,18 +75,18 @@ class TensorStream:
             arrived: Whether the chunk's values may be read; a custom handler gets one whose
                 values are on their way only when the value is asked for.
         """
-        accumulator = self._accumulator
-        if whole and accumulator is not None:
-            accumulator = accumulator.restart()
-        if self._rule is not None:
-            if accumulator is None:
-                accumulator = make_accumulator(self._rule)
-            accumulator.add(chunk, whole=whole)
-            self._accumulator = accumulator
-        else:
+        if self._rule is None:
             self._waiting.append((chunk, whole))
             if arrived:
                 self._hand_over_waiting()
+            return
+        accumulator = self._accumulator
+        if accumulator is None:
+            accumulator = make_accumulator(self._rule)
+        elif whole:
+            accumulator = accumulator.restart()
+        accumulator.add(chunk, whole=whole)
+        self._accumulator = accumulator
 
     def _hand_over_waiting(self) -> None:
         waiting = self._waiting
@@ -138,12 +145,18 @@ class TensorStream:
             raise AccumulationError(f"expected {expected}, got {_describe_value(value)}", "")
         return value
 
-    def drop(self) -> None:
-        """Forget what was emitted; only its extent is kept."""
+    def take(self) -> Value:
+        """`value`, of which only the extent is kept then: what a client of deltas is sent."""
+        accumulator = self._accumulator
+        if self._is_plain and accumulator is not None:
+            value = accumulator.take()
+        else:
+            value = self.value()
+            self._foreign = None
+            if self._accumulator is not None:
+                self._accumulator.drop()
         self._emitted = True
-        self._foreign = None
-        if self._accumulator is not None:
-            self._accumulator.drop()
+        return value
 
     def restart(self) -> None:
         """Forget what was not emitted."""
@@ -160,11 +173,10 @@ class TensorStream:
     @property
     def empty(self) -> bool:
         """Whether the stream holds nothing."""
-        if self._waiting:
-            return False
-        if self._accumulator is not None:
-            return self._accumulator.empty
-        return self._foreign is None
+        accumulator = self._accumulator
+        if accumulator is not None:
+            return accumulator.empty and not self._waiting
+        return self._foreign is None and not self._waiting
 
     @property
     def nbytes(self) -> int:
@@ -173,11 +185,6 @@ class TensorStream:
         if self._foreign is not None or self._waiting:
             held += held_bytes((self._foreign, self._waiting))
         return held
-
-    @property
-    def has_rule(self) -> bool:
-        """Whether a rule accumulates, which reads no values before they are asked for."""
-        return self._rule is not None
 
     @property
     def replaces(self) -> bool:

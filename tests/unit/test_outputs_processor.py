@@ -11,7 +11,12 @@ import pytest
 import torch
 
 from omniwire import contracts as c
-from omniwire.runtime import ModalityRegistry, MultimodalOutputProcessor, default_registry
+from omniwire.runtime import (
+    ModalityRegistry,
+    MultimodalOutputProcessor,
+    TensorHandler,
+    default_registry,
+)
 
 DELTA, CUMULATIVE, FINAL_ONLY = c.OutputKind
 
@@ -679,6 +684,31 @@ class TestCustomHandlers:
         assert last.multimodal_outputs["depth"].tolist() == [1, 1]
         assert last.metadata["depth"]["unit"] == "m"
 
+    @pytest.mark.parametrize("own", [True, False])
+    def test_handlers_that_read_the_same_key_both_get_it(self, own):
+        """Whether one of them reads the payload itself or both say which keys they extract."""
+
+        class Depths(TensorHandler):
+            modality = "depth"
+            keys = ("audio",)
+            dim = -1
+
+        class Peeking(Depths):
+            def extract(self, output):
+                return output.multimodal_outputs.get("audio")
+
+        registry = default_registry()
+        registry.register(Peeking() if own else Depths())
+        for output_type in ("audio+depth", "depth+audio"):
+            engine = Engine(output_type, registry=registry)
+            engine.send({"audio": samples(1, 2)})
+            last = engine.finish({"audio": samples(1, 3)})
+            assert last.errors == {}
+            assert {key: value.shape for key, value in last.multimodal_outputs.items()} == {
+                "audio": (1, 5),
+                "depth": (1, 5),
+            }
+
     def test_what_a_handler_only_looks_at_is_not_extracted(self):
         class Looking(Depth):
             def extract(self, output):
@@ -972,6 +1002,11 @@ class TestArguments:
     def test_an_unknown_modality_is_refused_at_the_start(self):
         with pytest.raises(c.HandlerNotFoundError):
             MultimodalOutputProcessor(ModalityRegistry()).add_request("r1", "audio")
+
+    @pytest.mark.parametrize("chunks", [None, 5, {}, iter([]), {1: 2}])
+    def test_chunks_come_in_a_sequence(self, refusal, chunks):
+        found = refusal(MultimodalOutputProcessor().process_outputs, chunks)
+        assert found == (c.ContractTypeError, [(("chunks",), "type")])
 
     def test_chunks_must_be_chunks_before_any_is_processed(self, refusal):
         engine = Engine(output_kind=DELTA)
