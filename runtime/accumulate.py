@@ -2,8 +2,9 @@
 
 An accumulator serves every `OutputKind` with linear work. `value()` gives all that it holds:
 the first call concatenates once, later calls append to a buffer that doubles when it is full
-and return growing views of it. `drop()` forgets what it holds and keeps only its extent, so a
-client that is sent deltas costs no memory.
+and return growing views of it; only the tuple that `Append` gives is made anew, of eight bytes a
+chunk. `drop()` forgets what it holds and keeps only its extent, so a client that is sent deltas
+costs no memory.
 """
 
 from abc import ABC, abstractmethod

@@ -52,7 +52,10 @@ class ModalityHandler(Protocol):
             incoming: A tensor, handed over: nobody else writes to it.
 
         Returns:
-            The new accumulated value, in any form that `consolidate` understands.
+            The new accumulated value, in any form that `consolidate` understands. Against the
+            request's `max_retained_bytes` count tensors in it, also in lists, tuples and
+            mappings, and objects that say their size as `nbytes`. Once there are many chunks,
+            it is counted after every eighth more of them.
         """
         ...
 

@@ -123,8 +123,9 @@ class OmniRequestState:
             self._all_streams[key] = TensorStream(owner, key, rule, None)
         self._routes = {output_type: self._plan(self._routed)}
         self._tokens = TokenStream(output_kind)
-        self._metadata: dict[str, FrozenMapping[Scalar]] = {}
+        self._metadata: dict[str, dict[str, Scalar]] = {}
         self._emitted_metadata: FrozenMapping[FrozenMapping[Scalar]] = _EMPTY
+        self._has_new_metadata = False
         self._errors: dict[str, OmniwireError] = {}
         self._next_step = 0
 
@@ -329,7 +330,7 @@ class OmniRequestState:
             Exception: Whatever a handler raises.
         """
         nested, chunk, scalars = split_payload(payload)
-        self._check_scalars(stream.modality, scalars)
+        fresh = self._fresh_scalars(stream.modality, scalars)
         if chunk is not None:
             try:
                 self._add_chunk(stream, chunk, take, whole=whole)
@@ -338,7 +339,9 @@ class OmniRequestState:
             except Exception as error:  # noqa: BLE001  # a handler may raise anything
                 named = name_failure(error, self.request_id, stream.modality, nested)
                 raise named from named.__cause__
-        self._pin_scalars(stream.modality, scalars)
+        if fresh:
+            self._metadata.setdefault(stream.modality, {}).update(fresh)
+            self._has_new_metadata = True
 
     def _add_chunk(
         self, stream: TensorStream, chunk: Value, take: _Take, *, whole: bool = False
@@ -371,27 +374,31 @@ class OmniRequestState:
 
     def _check_room(self, stream: TensorStream, chunk: Value, *, restart: bool) -> None:
         """Refuse a chunk with which the request would hold too much, before it is copied."""
-        needed = sum(part.nbytes for part in parts_of(chunk))
-        for other in self._all_streams.values():
-            if other is not stream or not (restart or stream.replaces):
-                needed += other.nbytes - other.spare
-        if needed > self._max_retained_bytes:  # type: ignore[operator]  # asked only if there is one
+        assert self._max_retained_bytes is not None
+        new = sum(part.nbytes for part in parts_of(chunk))
+        kept = [
+            other
+            for other in self._all_streams.values()
+            if other is not stream or not (restart or stream.replaces)
+        ]
+        if new + sum(other.estimate() for other in kept) <= self._max_retained_bytes:
+            return
+        needed = new + sum(other.nbytes - other.spare for other in kept)
+        if needed > self._max_retained_bytes:
             message = f"expected at most {self._max_retained_bytes} retained bytes, got {needed}"
             raise _NoRoomError(message, self.request_id, stream.modality, stream.name)
 
-    def _check_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
-        """Compare scalars with those of the first chunk, which pins them."""
-        pinned = self._metadata.get(modality, _EMPTY)._values
+    def _fresh_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        """The scalars that no chunk has pinned before; the others must be the same as then."""
+        pinned = self._metadata.get(modality, {})
+        fresh: dict[str, Scalar] = {}
         for key, value in scalars.items():
-            if key in pinned and not _agree(pinned[key], value):
+            if key not in pinned:
+                fresh[key] = value
+            elif not _agree(pinned[key], value):
                 message = f"expected {describe(pinned[key])} as before, got {describe(value)}"
                 raise AccumulationError(message, self.request_id, modality, key)
-
-    def _pin_scalars(self, modality: str, scalars: Mapping[str, Scalar]) -> None:
-        pinned = self._metadata.get(modality, _EMPTY)
-        if not scalars.keys() <= pinned.keys():
-            self._metadata[modality] = FrozenMapping({**pinned, **scalars, **pinned})
-            self._emitted_metadata = FrozenMapping(self._metadata)
+        return FrozenMapping(fresh) if fresh else fresh
 
     # ---- emission ---------------------------------------------------------------------
 
@@ -418,6 +425,10 @@ class OmniRequestState:
                 stream.compact()
         if "" in self._errors:
             self.finish_reason = FAILED
+        if self._has_new_metadata:
+            self._has_new_metadata = False
+            each = {key: _frozen(dict(scalars)) for key, scalars in self._metadata.items()}
+            self._emitted_metadata = _frozen(each)
         return trusted_output(
             self.request_id,
             self._tokens.take(),

@@ -453,6 +453,17 @@ class TestPayloads:
             {"sample_rate": 24000, "codec": "pcm"},
         ]
 
+    def test_scalars_that_come_late_are_pinned_too(self):
+        engine = Engine(output_kind=DELTA)
+        sent = engine.send({"audio": samples(1, 2), "sample_rate": 24000})
+        sent += engine.send({"audio": samples(1, 2), "sample_rate": 24000, "speaker": "b"})
+        sent += engine.send({"audio": samples(1, 2), "speaker": "b"})
+        first, second, third = (output.metadata["audio"] for output in sent)
+        assert first == {"sample_rate": 24000}
+        assert second == third == {"sample_rate": 24000, "speaker": "b"}
+        last = engine.finish({"audio": samples(1, 2), "speaker": "c"})
+        assert last.errors["audio"].key == "speaker"
+
     def test_a_list_of_chunks_in_one_payload(self):
         engine = Engine()
         last = engine.finish({"audio": [samples(3), samples(2, start=3)]})

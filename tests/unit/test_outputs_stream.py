@@ -542,6 +542,48 @@ class TestBound:
         (last,) = processor.process_outputs(chunks[1:2])
         assert "at most 150 retained bytes, got 180" in str(last.errors[""])
 
+    @pytest.mark.parametrize("factor", [1, 3])
+    def test_what_a_handler_holds_is_not_counted_at_every_chunk(self, factor):
+        """No quadratic work. A handler that holds more than it got is found out soon."""
+        looks = 0
+
+        class Held(list):
+            def __iter__(self):
+                nonlocal looks
+                looks += 1
+                return super().__iter__()
+
+        class Lists:
+            modality = "audio"
+
+            def extract(self, output):
+                return output.multimodal_outputs.get("audio")
+
+            def accumulate(self, existing, incoming):
+                held = Held() if existing is None else existing
+                held.append(incoming.repeat(1, factor))
+                return held
+
+            def consolidate(self, accumulated):
+                return torch.cat(list(accumulated), -1)
+
+            def validate(self, value):
+                return True
+
+        registry = ModalityRegistry()
+        registry.register(Lists())
+        processor = MultimodalOutputProcessor(registry)
+        processor.add_request("r", "audio", max_retained_bytes=1000 * 4)
+        output = c.OmniOutput(None, {"audio": torch.ones(1, 1)})
+        for step in range(1001):
+            outputs = processor.process_outputs([c.OutputChunk("r", step, "audio", (), output)])
+            if outputs:
+                break
+        assert "at most 4000 retained bytes" in str(outputs[0].errors[""])
+        held = outputs[0].multimodal_outputs["audio"].shape[-1]
+        assert held == 1000 if factor == 1 else 1000 < held < 1000 * 9 / 8
+        assert looks < 60  # not one a step
+
     @pytest.mark.parametrize(("bound", "code"), [(-1, "range"), (True, "type")])
     def test_it_is_checked(self, refusal, bound, code):
         add_request = MultimodalOutputProcessor().add_request
