@@ -293,9 +293,7 @@ class RequestOutput(Contract):
         raise_problems("RequestOutput", problems)
 
 
-_SET_FIELDS: Final = tuple(
-    RequestOutput.__dict__[name].__set__ for name in RequestOutput._field_names()
-)
+_SET: Final = tuple(RequestOutput.__dict__[name].__set__ for name in RequestOutput._field_names())
 
 
 def trusted_output(
@@ -310,18 +308,15 @@ def trusted_output(
 ) -> RequestOutput:
     """`RequestOutput._trusted`, three times as fast: a step of a request that emits makes one."""
     output = object.__new__(RequestOutput)
-    values = (
-        request_id,
-        new_token_ids,
-        multimodal_outputs,
-        metadata,
-        tensors,
-        finished,
-        finish_reason,
-        errors,
-    )
-    for set_field, value in zip(_SET_FIELDS, values, strict=True):
-        set_field(output, value)
+    set_id, set_ids, set_media, set_metadata, set_tensors, set_end, set_reason, set_errors = _SET
+    set_id(output, request_id)
+    set_ids(output, new_token_ids)
+    set_media(output, multimodal_outputs)
+    set_metadata(output, metadata)
+    set_tensors(output, tensors)
+    set_end(output, finished)
+    set_reason(output, finish_reason)
+    set_errors(output, errors)
     return output
 
 

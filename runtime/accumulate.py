@@ -63,8 +63,10 @@ class Accumulator(ABC):
     def drop(self) -> None:
         """Forget what was added, but not how far it reached or what a chunk looks like."""
 
-    def take(self) -> Value:
-        """`value`, and then `drop`: what a client of deltas is sent."""
+    def take(self) -> Value | None:
+        """`value`, and then `drop`: what a client of deltas is sent. None if there is nothing."""
+        if self.empty:
+            return None
         value = self.value()
         self.drop()
         return value
@@ -211,7 +213,7 @@ class _Concatenation(Accumulator):
             return buffer
         return buffer.narrow(self._axis, 0, self._filled)
 
-    def take(self) -> Value:
+    def take(self) -> Value | None:
         pending = self._pending
         if self._buffer is not None or len(pending) != 1:
             return super().take()

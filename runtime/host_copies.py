@@ -56,5 +56,6 @@ class HostCopies:
 
     def wait(self) -> None:
         """Return when every copy made so far is complete; any thread may call it."""
-        for event in tuple(self._last.values()):
-            event.synchronize()
+        if self._last:
+            for event in tuple(self._last.values()):
+                event.synchronize()

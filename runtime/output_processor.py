@@ -119,7 +119,8 @@ class MultimodalOutputProcessor:
         Raises:
             ContractTypeError: Something in `chunks` is not an `OutputChunk`.
         """
-        if not isinstance(chunks, Sequence) or not _ONLY_CHUNKS.issuperset(map(type, chunks)):
+        is_sequence = type(chunks) is list or isinstance(chunks, Sequence)
+        if not is_sequence or not _ONLY_CHUNKS.issuperset(map(type, chunks)):
             self._refuse(chunks)
         outputs = self._end_overdue() if self._deadlines else []
         for chunk in chunks:

@@ -183,12 +183,13 @@ class OmniRequestState:
         self._copies.wait()
         values: dict[str, Value] = {}
         for modality, stream in self._streams.items():
-            if not stream.empty:
-                try:
-                    values[modality] = stream.value()
-                except Exception as error:  # noqa: BLE001  # a handler may raise anything
-                    named = name_failure(error, self.request_id, modality, "")
-                    raise named from named.__cause__
+            try:
+                value = stream.value()
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything
+                named = name_failure(error, self.request_id, modality, "")
+                raise named from named.__cause__
+            if value is not None:
+                values[modality] = value
         return values
 
     @property
@@ -292,6 +293,9 @@ class OmniRequestState:
             try:
                 if type(part) is torch.Tensor:
                     self._add_chunk(stream, part, self._copies.copy, whole=whole)
+                elif not key:
+                    assert isinstance(part, dict)
+                    self._pin_scalars(stream.modality, self._fresh_scalars(stream.modality, part))
                 else:
                     self._add_payload(stream, part, self._copies.copy, whole=whole)
             except _NoRoomError as error:
@@ -339,9 +343,7 @@ class OmniRequestState:
             except Exception as error:  # noqa: BLE001  # a handler may raise anything
                 named = name_failure(error, self.request_id, stream.modality, nested)
                 raise named from named.__cause__
-        if fresh:
-            self._metadata.setdefault(stream.modality, {}).update(fresh)
-            self._has_new_metadata = True
+        self._pin_scalars(stream.modality, fresh)
 
     def _add_chunk(
         self, stream: TensorStream, chunk: Value, take: _Take, *, whole: bool = False
@@ -400,6 +402,11 @@ class OmniRequestState:
                 raise AccumulationError(message, self.request_id, modality, key)
         return FrozenMapping(fresh) if fresh else fresh
 
+    def _pin_scalars(self, modality: str, fresh: Mapping[str, Scalar]) -> None:
+        if fresh:
+            self._metadata.setdefault(modality, {}).update(fresh)
+            self._has_new_metadata = True
+
     # ---- emission ---------------------------------------------------------------------
 
     def emit(self) -> RequestOutput:
@@ -410,16 +417,17 @@ class OmniRequestState:
         tensors: dict[str, Value] = {}
         bounded = self._max_retained_bytes is not None
         for stream in self._all_streams.values():
-            if stream.empty:
-                continue
             if bounded:
                 self._limit_spare(stream)
-            emitted = tensors if stream.name in self._declared else values
             try:
-                emitted[stream.name] = stream.take() if self._incremental else stream.value()
+                value = stream.take() if self._incremental else stream.value()
             except Exception as error:  # noqa: BLE001  # any fault of a handler fails its modality
                 stream.discard()
                 self._record(stream.modality, error)
+                continue
+            if value is not None:
+                name = stream.name
+                (tensors if name in self._declared else values)[name] = value
         if bounded and self.retained_bytes > self._max_retained_bytes:  # type: ignore[operator]  # there is one
             for stream in self._all_streams.values():
                 stream.compact()

@@ -129,14 +129,16 @@ class TensorStream:
             raise AccumulationError(f"expected {expected}, got a whole value", "")
         return self._accumulator.beyond(whole)
 
-    def value(self) -> Value:
-        """All that the stream holds, as the handler allows it to be emitted.
+    def value(self) -> Value | None:
+        """All that the stream holds, as the handler allows it to be emitted; None if nothing.
 
         Every chunk's values must have arrived.
         """
         if self._waiting:
             self._hand_over_waiting()
         handler, accumulator = self._handler, self._accumulator
+        if self._foreign is None and (accumulator is None or accumulator.empty):
+            return None
         value: Value
         if self._rule is None or self._consolidates:
             assert handler is not None
@@ -150,18 +152,19 @@ class TensorStream:
             raise AccumulationError(f"expected {expected}, got {_describe_value(value)}", "")
         return value
 
-    def take(self) -> Value:
+    def take(self) -> Value | None:
         """`value`, of which only the extent is kept then: what a client of deltas is sent."""
         accumulator = self._accumulator
-        if self._is_plain and accumulator is not None:
-            value = accumulator.take()
+        if self._is_plain:
+            value = None if accumulator is None else accumulator.take()
         else:
             value = self.value()
             self._foreign = None
             self._estimate = _Estimate()
             if self._accumulator is not None:
                 self._accumulator.drop()
-        self._emitted = True
+        if value is not None:
+            self._emitted = True
         return value
 
     def restart(self) -> None:
@@ -177,14 +180,6 @@ class TensorStream:
         self._accumulator = self._foreign = None
         self._waiting = []
         self._estimate = _Estimate()
-
-    @property
-    def empty(self) -> bool:
-        """Whether the stream holds nothing."""
-        accumulator = self._accumulator
-        if accumulator is not None:
-            return accumulator.empty and not self._waiting
-        return self._foreign is None and not self._waiting
 
     @property
     def nbytes(self) -> int:
