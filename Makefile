@@ -21,8 +21,11 @@ INSTALLED := $(VENV)/.installed
 # Where the editable installation links the checkout as the package it is published as.
 LINKED := build/linked
 WHEEL_READY := $(WHEEL_VENV)/.dependencies
+BOUNDS_VENV := build/bounds
 # Not compiled: most of torch and transformers is never imported here.
-PIP_INSTALL := -m pip install -qq --no-compile --constraint constraints.txt
+PIP := -m pip install -qq --no-compile
+PIP_INSTALL := $(PIP) --constraint constraints.txt
+TESTED_EXTRAS := bench,cli,demo,docs,ray,testing
 MYPY := ../../$(VENV)/bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 
 # $(call new-venv,FOLDER,STAMP): without the stamp there is no environment, or half of one.
@@ -33,7 +36,7 @@ test -f $(2) || $(PYTHON) -m venv --clear $(1)
 @rm -f $(2)
 endef
 
-.PHONY: demo test check lint mypy pyright imports docs wheel test-wheel bench soak fuzz clean
+.PHONY: demo test check lint mypy pyright imports docs wheel test-wheel bounds bench soak fuzz clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/omniwire demo
@@ -67,6 +70,16 @@ test-wheel: wheel $(WHEEL_READY)
 	$(WHEEL_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall dist/omniwire-*.whl
 	OMNIWIRE_DIST=dist $(WHEEL_VENV)/bin/python -m pytest
 	$(WHEEL_VENV)/bin/python -m pytest --doctest-modules --pyargs omniwire
+
+# The same tests with the oldest versions that pyproject.toml allows, in a new environment.
+bounds: export OMP_NUM_THREADS := 2
+bounds: wheel
+	$(PYTHON) -m venv --clear $(BOUNDS_VENV)
+	$(PYTHON) tests/support/lower_bounds.py > $(BOUNDS_VENV)/constraints.txt
+	wheel=$$(echo dist/omniwire-*.whl) && $(BOUNDS_VENV)/bin/python $(PIP) \
+		--constraint $(BOUNDS_VENV)/constraints.txt "$$wheel[$(TESTED_EXTRAS)]"
+	OMNIWIRE_DIST=dist $(BOUNDS_VENV)/bin/python -m pytest
+	$(BOUNDS_VENV)/bin/python -m pytest --doctest-modules --pyargs omniwire
 
 # The sdist, and the wheel from it: what the sdist lacks is missing from the wheel.
 wheel: $(INSTALLED)
@@ -111,5 +124,5 @@ $(WHEEL_READY): pyproject.toml constraints.txt | wheel
 	$(call new-venv,$(WHEEL_VENV),$@)
 	@echo "Installing into $(WHEEL_VENV): about a minute the first time"
 	wheel=$$(echo dist/omniwire-*.whl) && \
-		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[bench,cli,demo,docs,ray,testing]"
+		$(WHEEL_VENV)/bin/python $(PIP_INSTALL) "$$wheel[$(TESTED_EXTRAS)]"
 	@touch $@

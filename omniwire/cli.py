@@ -10,6 +10,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        sys.stderr.write("omniwire: the command line needs click: pip install 'omniwire[cli]'\n")
+        extra = sys.argv[1] if sys.argv[1:2] in (["bench"], ["demo"]) else "cli"
+        sys.stderr.write(
+            f"omniwire: the command line needs click: pip install 'omniwire[{extra}]'\n"
+        )
         sys.exit(2)
     omniwire(prog_name="omniwire")

@@ -40,7 +40,14 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         import importlib  # noqa: PLC0415  # only needed once per name
 
-        module = importlib.import_module(f"omniwire.testing.{_MODULES[name]}")
+        try:
+            module = importlib.import_module(f"omniwire.testing.{_MODULES[name]}")
+        except ModuleNotFoundError as error:
+            if error.name != "hypothesis":
+                raise
+            raise ModuleNotFoundError(
+                f"{name} needs hypothesis: pip install 'omniwire[testing]'", name="hypothesis"
+            ) from error
         value = globals()[name] = getattr(module, name)
         return value
     raise AttributeError(f"module 'omniwire.testing' has no attribute {name!r}")

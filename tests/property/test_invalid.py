@@ -69,7 +69,7 @@ def test_every_code_of_a_construction_is_among_them():
     found = set()
     for name in INVALID:
 
-        @settings(max_examples=100, derandomize=True, database=None, phases=[Phase.generate])
+        @settings(max_examples=200, derandomize=True, database=None, phases=[Phase.generate])
         @given(getattr(st, name)())
         def collect(invalid):
             found.add(invalid.code)

@@ -1,15 +1,19 @@
 """What is installed: the package, its metadata, its lazy facade and its command."""
 
+import ast
 import importlib
 import os
 import subprocess
 import sys
 import tarfile
 import zipfile
-from importlib.metadata import entry_points, version
+from collections.abc import Iterator
+from email.parser import Parser
+from importlib.metadata import entry_points, packages_distributions, version
 from pathlib import Path
 
 import pytest
+from lower_bounds import UNBOUNDED_EXTRAS, lower_bounds, requirements
 
 import omniwire
 from omniwire import contracts, runtime, serialization
@@ -22,6 +26,20 @@ FOLDERS = {
     "serialization": "omniwire/serialization",
 }
 """The folders of the package and what they are published as."""
+EXTRAS = {
+    "bench": ("bench", "ray"),
+    "cli.py": ("cli",),
+    "commands.py": ("cli",),
+    "demo": ("demo", "ray"),
+    "inspector": ("cli",),
+    "replay.py": ("cli",),
+    "testing": ("testing",),
+}
+"""What of omniwire/ may import more than the required dependencies: the extras that it needs."""
+DISTRIBUTIONS = {
+    module: {name.lower() for name in names} for module, names in packages_distributions().items()
+}
+"""What is installed: top-level modules, and the distributions that they are in."""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +114,68 @@ def test_the_sdist_holds_everything_that_is_needed_to_test_it(dist: Path) -> Non
     } <= built
 
 
+def test_the_metadata_name_everything_that_is_offered(dist: Path) -> None:
+    (wheel,) = dist.glob("omniwire-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata = Parser().parsestr(archive.read(f"{folder}/METADATA").decode())
+        assert archive.read(f"{folder}/licenses/LICENSE") == (CHECKOUT / "LICENSE").read_bytes()
+    assert metadata["Name"] == "omniwire"
+    assert metadata["Version"] == version("omniwire")
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == (CHECKOUT / "README.md").read_text()
+    assert all(metadata[key] for key in ("Author", "Classifier", "Keywords", "Summary"))
+    extras = {*requirements(), *UNBOUNDED_EXTRAS} - {""}
+    assert set(metadata.get_all("Provides-Extra")) == extras
+    required = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert sorted(required) == sorted(requirements()[""])
+
+
+def test_every_requirement_of_users_has_one_lower_bound() -> None:
+    bounds = lower_bounds()
+    assert {"torch", "msgpack", "ray"} <= bounds.keys()
+    assert all(bounds.values())
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """The distributions that a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [str(node.module)]
+        else:
+            continue
+        for name in {module.partition(".")[0] for module in modules}:
+            if name not in sys.stdlib_module_names and name != "omniwire":
+                yield from DISTRIBUTIONS.get(name, {name})
+
+
+def declared(*extras: str) -> set[str]:
+    """The distributions that these extras ask for; "" is the package itself."""
+    return {line.partition(">=")[0] for extra in extras for line in requirements()[extra]}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for folder in FOLDERS
+        for path in sorted((CHECKOUT / folder).iterdir())
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    ],
+    ids=lambda path: str(path.relative_to(CHECKOUT)),
+)
+def test_what_is_imported_is_declared(path: Path) -> None:
+    """By the package itself, or by an extra of the part that imports it."""
+    modules = [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
+    imported = {name for module in modules for name in imported_by(module)}
+    extras = EXTRAS.get(path.name, ()) if path.parent.name == "omniwire" else ()
+    assert imported <= declared("", *extras)
+
+
 @pytest.mark.parametrize("name", ["contracts", "runtime", "serialization"])
 def test_no_folder_is_importable_as_a_top_level_module(name: str, tmp_path: Path) -> None:
     code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
@@ -160,6 +240,48 @@ def test_every_module_can_be_imported_first(tmp_path: Path) -> None:
         run_python("-c", f"import omniwire.{name}", cwd=tmp_path)
 
 
+def without_extras() -> str:
+    """Code after which nothing can be imported that only extras ask for."""
+    only_extras = lower_bounds().keys() - declared("")
+    modules = [name for name, found in DISTRIBUTIONS.items() if only_extras & found]
+    return f"import sys; sys.modules.update(dict.fromkeys({modules}))\n"
+
+
+class TestWithoutExtras:
+    """In an interpreter that has the required dependencies and nothing of the extras."""
+
+    def test_a_request_crosses_a_channel(self, tmp_path: Path) -> None:
+        code = (
+            "import torch\n"
+            "import omniwire as ow\n"
+            "import omniwire.integrations.huggingface, omniwire.testing\n"
+            "here, there = ow.Channel.pair()\n"
+            "output = ow.OmniOutput(multimodal_outputs={'image': torch.arange(6.0)})\n"
+            "with here, there:\n"
+            "    here.send(output)\n"
+            "    assert there.recv(60) == output == ow.decode(ow.encode(output))\n"
+            "omniwire.testing.assert_equal(output, output)\n"
+            "print(ow.MultimodalOutputProcessor.__name__)"
+        )
+        printed = run_python("-c", without_extras() + code, cwd=tmp_path)
+        assert printed == "MultimodalOutputProcessor\n"
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "from omniwire.testing import RequestLifecycle",
+            "from omniwire.testing import strategies",
+        ],
+    )
+    def test_what_draws_names_the_extra(self, code: str, tmp_path: Path) -> None:
+        catch = (
+            f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print(error.name, error)"
+        )
+        printed = run_python("-c", without_extras() + catch, cwd=tmp_path)
+        assert printed.startswith("hypothesis ")
+        assert printed.endswith(" hypothesis: pip install 'omniwire[testing]'\n")
+
+
 class TestCommand:
     def test_the_module_prints_the_version(self, tmp_path: Path) -> None:
         printed = run_python("-m", "omniwire", "--version", cwd=tmp_path)
@@ -186,9 +308,24 @@ class TestCommand:
         assert any(line.split()[:1] == ["demo"] for line in help_text)
         assert torch_imported == "False"
 
+    @pytest.mark.parametrize(
+        ("arguments", "extra"),
+        [
+            ([], "cli"),
+            (["bench"], "bench"),
+            (["check", "bench"], "cli"),
+            (["demo", "--save", "x"], "demo"),
+            (["inspect", "x"], "cli"),
+        ],
+    )
     def test_without_click_one_line_names_the_extra(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self,
+        arguments: list[str],
+        extra: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
+        monkeypatch.setattr(sys, "argv", ["omniwire", *arguments])
         monkeypatch.setitem(sys.modules, "click", None)
         monkeypatch.delitem(sys.modules, "omniwire.commands", raising=False)
         cli = importlib.import_module("omniwire.cli")
@@ -196,5 +333,5 @@ class TestCommand:
             cli.main()
         assert exit_.value.code == 2
         assert capsys.readouterr().err == (
-            "omniwire: the command line needs click: pip install 'omniwire[cli]'\n"
+            f"omniwire: the command line needs click: pip install 'omniwire[{extra}]'\n"
         )

@@ -17,6 +17,13 @@ problem.
 >>> test_requests_are_consistent()
 """
 
+try:
+    import hypothesis as _hypothesis  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "the strategies need hypothesis: pip install 'omniwire[testing]'", name="hypothesis"
+    ) from error
+
 from omniwire.testing.strategies.arrays import arrays, tensors
 from omniwire.testing.strategies.inputs import multimodal_inputs, runtime_data
 from omniwire.testing.strategies.invalid import Invalid
