@@ -1,6 +1,6 @@
 """One value of one request while it streams: a modality's, a declared key's, or the text tokens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -12,6 +12,7 @@ from omniwire.contracts.tensors import tensor_problem
 from omniwire.contracts.tokens import TokenIds
 from omniwire.runtime.accumulate import Accumulator, Rule, Value, make_accumulator, parts_of
 from omniwire.runtime.handlers import ModalityHandler, TensorHandler, inherits
+from omniwire.runtime.holdings import Estimate, held_bytes
 
 NO_TOKEN_IDS: Final = TokenIds()
 
@@ -64,7 +65,7 @@ class TensorStream:
         self._accumulator: Accumulator | None = None
         self._foreign: Any = None  # what a handler makes that does not use an `Accumulator`
         self._waiting: list[tuple[Value, bool]] = []  # what the handler may not read yet
-        self._estimate = _Estimate()  # used without a rule
+        self._estimate = Estimate()  # used without a rule
         self._emitted = False
 
     def add(self, chunk: Value, *, whole: bool = False, arrived: bool = True) -> None:
@@ -79,7 +80,7 @@ class TensorStream:
         """
         if self._rule is None:
             if whole:
-                self._estimate = _Estimate()
+                self._estimate = Estimate()
             self._estimate.add(chunk)
             self._waiting.append((chunk, whole))
             if arrived:
@@ -160,7 +161,7 @@ class TensorStream:
         else:
             value = self.value()
             self._foreign = None
-            self._estimate = _Estimate()
+            self._estimate = Estimate()
             if self._accumulator is not None:
                 self._accumulator.drop()
         if value is not None:
@@ -173,13 +174,13 @@ class TensorStream:
             self._accumulator = self._accumulator.restart()
         self._foreign = None
         self._waiting = []
-        self._estimate = _Estimate()
+        self._estimate = Estimate()
 
     def discard(self) -> None:
         """Forget everything."""
         self._accumulator = self._foreign = None
         self._waiting = []
-        self._estimate = _Estimate()
+        self._estimate = Estimate()
 
     @property
     def nbytes(self) -> int:
@@ -216,32 +217,6 @@ class TensorStream:
             self._accumulator.compact()
 
 
-class _Estimate:
-    """Bytes that a custom handler holds, without a walk over all of it at every chunk.
-
-    They are counted when there are an eighth more chunks than at the last time, so at each of the
-    first sixteen. Between two counts a chunk is taken to be held as it was handed over.
-    """
-
-    __slots__ = ("_nbytes", "_next_count", "_num_chunks")
-
-    def __init__(self) -> None:
-        self._nbytes = self._num_chunks = self._next_count = 0
-
-    def add(self, chunk: Value) -> None:
-        """Note what is handed over."""
-        parts = parts_of(chunk)
-        self._num_chunks += len(parts)
-        self._nbytes += sum(part.nbytes for part in parts)
-
-    def nbytes(self, count: Callable[[], int]) -> int:
-        """The estimate; `count` gives the true number."""
-        if self._num_chunks >= self._next_count:
-            self._nbytes = count()
-            self._next_count = self._num_chunks + max(1, self._num_chunks // 8)
-        return self._nbytes
-
-
 def _check_consolidated(handler: ModalityHandler, value: object) -> None:
     for part in value if isinstance(value, tuple) else (value,):
         if not isinstance(part, torch.Tensor) or tensor_problem((), part) is not None:
@@ -251,30 +226,6 @@ def _check_consolidated(handler: ModalityHandler, value: object) -> None:
 
 def _describe_value(value: Value) -> str:
     return describe(value) if isinstance(value, torch.Tensor) else ", ".join(map(describe, value))
-
-
-def held_bytes(value: object) -> int:
-    """Bytes of memory in what a custom handler accumulated, each storage once.
-
-    Counted are tensors, in containers too, and what says its own size as `nbytes`.
-    """
-    storages: dict[int, int] = {}
-    own = _visit(value, storages)
-    return own + sum(storages.values())
-
-
-def _visit(value: object, storages: dict[int, int]) -> int:
-    """Note the storages in a value; bytes of what is in none."""
-    if isinstance(value, torch.Tensor):
-        storage = value.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-        return 0
-    if isinstance(value, Mapping):
-        return sum(_visit(item, storages) for item in value.values())
-    if isinstance(value, list | tuple):
-        return sum(_visit(item, storages) for item in value)
-    nbytes = getattr(value, "nbytes", 0)
-    return nbytes if isinstance(nbytes, int) else 0
 
 
 class TokenStream:

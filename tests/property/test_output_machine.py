@@ -24,13 +24,25 @@ SHAPES = {
     "audio": (2, None),
     "image": (None, 3, 1),
     "latent": (None, 2),
+    "video": (None, 1, 2),
+    "token_ids": (1, None),
     "codes.audio": (None, 4),
     "codes.ref": (None,),
     "seen": (2, 2),
 }
-DEFAULT_RULES = {"audio": c.Concat(-1), "image": c.Concat(0), "latent": c.Concat(0)}
+DEFAULT_RULES = {
+    "audio": c.Concat(-1),
+    "image": c.Concat(0),
+    "latent": c.Concat(0),
+    "video": c.Concat(0),
+    "token_ids": c.Concat(-1),
+}
 DECLARED = {"codes.audio": c.Concat(0), "codes.ref": c.Replace(), "seen": c.Stack(1)}
-OTHER_RULES = [{}, {"latent": c.Append()}, {"latent": c.Replace(), "image": c.Append()}]
+OTHER_RULES = [
+    {},
+    {"latent": c.Append(), "video": c.Append()},
+    {"latent": c.Replace(), "image": c.Append(), "token_ids": c.Replace()},
+]
 
 
 class Model:
@@ -85,7 +97,7 @@ def assert_same(found, expected):
 
 
 class Outputs(RequestLifecycle):
-    output_type = "text+audio+image+latent"
+    output_type = "text+audio+image+latent+video+token_ids"
     runs: ClassVar = {
         "delta": DELTA,
         "cumulative": CUMULATIVE,

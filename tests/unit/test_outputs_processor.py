@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from omniwire import contracts as c
 from omniwire.runtime import (
@@ -57,6 +58,21 @@ class Engine:
 
 def shapes(outputs, modality="audio"):
     return [tuple(output.multimodal_outputs[modality].shape) for output in outputs]
+
+
+class Copied(TorchDispatchMode):
+    """Counts the bytes that torch copies."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket in COPIES:
+            self.nbytes += result.nbytes
+        return result
+
+
+COPIES = (torch.ops.aten.clone, torch.ops.aten.copy_, torch.ops.aten.cat)
 
 
 class TestEmission:
@@ -156,6 +172,16 @@ class TestEmission:
             buffers[storage.data_ptr()] = value
         assert len(buffers) == 9
 
+    @pytest.mark.parametrize(("kind", "most"), [(DELTA, 1), (CUMULATIVE, 4), (FINAL_ONLY, 2)])
+    def test_two_thousand_chunks_are_copied_a_few_times(self, kind, most):
+        """vllm-omni#467: once into memory of their own, once into the value, twice by doubling."""
+        engine = Engine(output_kind=kind)
+        with Copied() as copied:
+            for _ in range(2000):
+                engine.send({"audio": torch.ones(1, 4)})
+            engine.finish()
+        assert 2000 * 16 <= copied.nbytes <= most * 2000 * 16
+
     def test_growing_token_ids_share_a_buffer_that_doubles(self):
         """No quadratic work: 3,000 emissions, and the ids are copied 10 times, not 3,000."""
         engine = Engine("text", output_kind=CUMULATIVE)
@@ -231,6 +257,27 @@ class TestChunkKinds:
                 engine.send({"audio": part})
             last = engine.finish({"audio": samples(1, 9)}, kind=c.ChunkKind.FINAL)
             assert torch.equal(last.multimodal_outputs["audio"], samples(1, 9))
+
+    def test_a_delta_may_be_longer_than_all_before_it(self):
+        """vllm-omni#1415: what a chunk is was said, and is not guessed from its size."""
+        for kind, expected in {
+            DELTA: [[1], [1] * 3, [1] * 9],
+            CUMULATIVE: [[1], [1] * 4, [1] * 13],
+            FINAL_ONLY: [[1] * 13],
+        }.items():
+            engine = Engine(output_kind=kind)
+            sent = engine.send({"audio": torch.ones(1)}) + engine.send({"audio": torch.ones(3)})
+            sent.append(engine.finish({"audio": torch.ones(9)}))
+            assert [output.multimodal_outputs["audio"].tolist() for output in sent] == expected
+
+    def test_a_step_may_bring_several_rows(self):
+        """vllm-omni#4957: three rows where one is usual are three rows of the value."""
+        engine = Engine("latent", spec=c.OutputSpec({"hidden.rows": c.Concat(0)}))
+        for rows in (1, 3, 1):
+            engine.send({"latent": samples(rows, 2), "hidden": {"rows": samples(rows, 4)}})
+        last = engine.finish()
+        assert last.multimodal_outputs["latent"].shape == (5, 2)
+        assert last.tensors["hidden.rows"].shape == (5, 4)
 
     def test_of_a_whole_value_a_delta_client_gets_the_tail(self):
         engine = Engine(output_kind=DELTA)
