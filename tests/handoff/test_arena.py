@@ -27,6 +27,18 @@ def taken(arena: Arena, size: int) -> Slot:
     return slot
 
 
+def resident_bytes(address: int) -> int:
+    """How much of a mapping of this process the system has put in its page table."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        if line.startswith(f"{address:x}-"):
+            for entry in lines:
+                name, _, rest = entry.partition(":")
+                if name == "Rss":
+                    return int(rest.split()[0]) * 1024
+    raise AssertionError("nothing is mapped there")
+
+
 class TestSlots:
     def test_start_at_multiples_of_64_bytes_of_memory_too(self) -> None:
         arena = Arena(MIB)
@@ -103,6 +115,13 @@ class TestMemory:
         """Every page: a write cannot fail later for want of memory."""
         arena = Arena(MIB)
         assert os.fstat(arena.descriptor.number).st_blocks * 512 >= MIB
+
+    def test_is_mapped_with_every_page_here_and_there(self) -> None:
+        """Otherwise the first message to use a page waits for the system to find it."""
+        arena = Arena(MIB)
+        peer = attach(arena.descriptor.number, arena.size)
+        for mapping in (arena.mapping, peer):
+            assert resident_bytes(mapping.address) >= MIB
 
     @pytest.mark.parametrize("size", [0, 4096, 16 * MIB])
     def test_cannot_change_its_size(self, size: int) -> None:

@@ -275,6 +275,57 @@ class TestRanks:
             rank.do("receive")
             assert rank.do("is_intact", 1)
 
+    def test_one_that_died_holds_nothing_of_a_channel_that_goes_on(
+        self, pairs: Pairs, ranks: list[Remote]
+    ) -> None:
+        """The sender needs the memory, and has no more to do with the channel to the dead one."""
+        ow.broadcast(senders(pairs), request(pattern(MIB)), TIMEOUT_S)
+        for rank in ranks:
+            rank.do("receive")
+        ranks[0].do("drop")
+        ranks[2].do("drop")
+        ranks[1].kill()
+        pairs[0][0].send(request(pattern(MIB, 1)), TIMEOUT_S)
+        ranks[0].do("receive")
+        assert ranks[0].do("is_intact", 1)
+
+    @pytest.mark.parametrize("dies", [True, False])
+    def test_one_of_another_channel_wakes_who_waits(
+        self, pairs: Pairs, ranks: list[Remote], dies: bool
+    ) -> None:
+        """It holds the memory: until it drops it, or dies."""
+        ow.broadcast(senders(pairs), request(pattern(MIB)), TIMEOUT_S)
+        for rank in ranks:
+            rank.do("receive")
+        ranks[0].do("drop")
+        ranks[2].do("drop")
+        channel = pairs[0][0]
+        sending = threading.Thread(target=channel.send, args=(request(pattern(MIB, 1)), TIMEOUT_S))
+        sending.start()
+        while not channel._end.started().pool._waiting:
+            assert sending.is_alive()
+        if dies:
+            ranks[1].kill()
+        else:
+            ranks[1].do("drop")
+        ranks[0].do("receive")
+        assert ranks[0].do("is_intact", 1)
+        sending.join(TIMEOUT_S)
+        assert not sending.is_alive()
+
+    def test_one_whose_channel_was_closed_and_that_died(
+        self, pairs: Pairs, ranks: list[Remote]
+    ) -> None:
+        ow.broadcast(senders(pairs), request(pattern(MIB)), TIMEOUT_S)
+        for rank in ranks:
+            rank.do("receive")
+        ranks[0].do("drop")
+        ranks[2].do("drop")
+        pairs[1][0].close()
+        assert pairs[0][0].stats()["in_flight_bytes"] == MIB
+        ranks[1].kill()
+        assert pairs[0][0].stats()["in_flight_bytes"] == 0
+
 
 class TestWaiting:
     def test_for_whoever_sends_first(self, pairs: Pairs) -> None:

@@ -1,7 +1,9 @@
 """Peers that say what no channel says: an error for it, and the channel goes on."""
 
+import gc
 import os
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as hst
 
 import omniwire as ow
 from omniwire.serialization.handoff import packets as p
+from omniwire.serialization.handoff.ledger import WAITING
 
 SIZE = 2**16
 UNKNOWN_KINDS = [0, 99, 200, 255]
@@ -137,7 +140,8 @@ class TestHello:
         assert goes_on(channel, peer)
 
     @pytest.mark.parametrize(
-        "places", [[], [0], [0, 1], [1, 0, 2], [0, 2, 1], [0, 1, 0], [0, 1, 1]]
+        "places",
+        [[], [0], [0, 1], [1, 0, 2], [1, 1, 2], [2, 1, 2], [0, 2, 1], [0, 1, 0], [0, 1, 1]],
     )
     def test_other_descriptors(
         self, server: ow.ChannelServer, peer: Peer, places: list[int]
@@ -206,6 +210,27 @@ class TestPackets:
         peer.send(b"\xff")
         channel.send(request())
         refused(channel)
+
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_a_request_to_collect_garbage(
+        self, channel: ow.Channel, peer: Peer, waits: bool
+    ) -> None:
+        """It is heard while the peer waits for memory, and else does not cost anything."""
+
+        class Cycle:
+            def __init__(self) -> None:
+                self.self = self
+
+        gc.collect()
+        gc.disable()
+        try:
+            garbage = weakref.ref(Cycle())
+            peer.ledger.set_flag(WAITING, on=waits)
+            peer.send(p.pack_collect())
+            assert goes_on(channel, peer)
+            assert (garbage() is None) == waits
+        finally:
+            gc.enable()
 
     def test_descriptors_that_nobody_asked_for(self, channel: ow.Channel, peer: Peer) -> None:
         assert goes_on(channel, peer)

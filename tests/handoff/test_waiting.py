@@ -1,14 +1,17 @@
 """Timeouts, and what an operation waits for."""
 
 import asyncio
+import contextlib
 import math
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ import torch
 from handoff_children import request
 
 import omniwire as ow
+from omniwire.serialization.handoff import waiting
 from omniwire.serialization.handoff.waiting import Steps, Wait, run, run_async
 
 OPERATIONS: dict[str, Callable[[ow.Channel, object], object]] = {
@@ -167,3 +171,67 @@ class TestRunning:
             assert Wait(lambda: ow.HandoffTimeout("x"), (here,), (there,)).events() == [
                 (there.fileno(), 4)
             ]
+
+
+class TestSleeping:
+    """Who waits does not look again and again."""
+
+    @pytest.fixture
+    def waits(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """The milliseconds of each call that may sleep."""
+        waits: list[float] = []
+        make_poll = select.poll
+
+        def counted() -> SimpleNamespace:
+            poll = make_poll()
+
+            def wait(milliseconds: float) -> object:
+                waits.append(milliseconds)
+                return poll.poll(milliseconds)
+
+            return SimpleNamespace(register=poll.register, poll=wait)
+
+        monkeypatch.setattr(select, "poll", counted)
+        return waits
+
+    @pytest.mark.parametrize("operation", ["recv", "send", "empty", "wait"])
+    def test_looks_a_few_times(self, waits: list[float], operation: str) -> None:
+        a, b = ow.Channel.pair(arena_bytes=2**16, max_bytes=2**16)
+        a.send(request(torch.zeros(2**16, dtype=torch.uint8)))
+        b.stats()
+        with pytest.raises(ow.HandoffTimeout):
+            a.recv(timeout=0)  # the hello is taken by now
+        del waits[:]
+        uses: dict[str, Callable[[], object]] = {
+            "recv": lambda: a.recv(timeout=0.2),
+            "send": lambda: a.send(request(torch.zeros(2**15, dtype=torch.uint8)), 0.2),
+            "empty": lambda: a.empty((2**16,), torch.uint8, timeout=0.2),
+            "wait": lambda: ow.wait([a], timeout=0.2),
+        }
+        with contextlib.suppress(ow.HandoffTimeout, ow.ArenaFull):
+            assert uses[operation]() == []
+        sleeps = [milliseconds for milliseconds in waits if milliseconds]
+        assert len(sleeps) <= 4
+        assert len(waits) < 30
+
+    def test_in_an_event_loop_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        a, b = ow.Channel.pair(arena_bytes=2**16, max_bytes=2**16)
+        a.send(request(torch.zeros(2**16, dtype=torch.uint8)))
+        b.stats()
+        looks: list[Wait] = []
+        any_event = waiting._any_event
+
+        async def counted(wait: Wait) -> None:
+            looks.append(wait)
+            await any_event(wait)
+
+        monkeypatch.setattr(waiting, "_any_event", counted)
+
+        async def main() -> None:
+            sending = a.asend(request(torch.zeros(2**15, dtype=torch.uint8)))
+            for operation in (a.arecv(), sending):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(operation, 0.2)
+
+        asyncio.run(main())
+        assert len(looks) <= 8
