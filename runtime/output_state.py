@@ -293,8 +293,7 @@ class OmniRequestState:
             try:
                 if type(part) is torch.Tensor:
                     self._add_chunk(stream, part, self._copies.copy, whole=whole)
-                elif not key:
-                    assert isinstance(part, dict)
+                elif not key and type(part) is dict:  # flat scalars
                     self._pin_scalars(stream.modality, self._fresh_scalars(stream.modality, part))
                 else:
                     self._add_payload(stream, part, self._copies.copy, whole=whole)
