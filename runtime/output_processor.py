@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from omniwire.contracts.checks import raise_problems
 from omniwire.contracts.describe import describe
-from omniwire.contracts.errors import AccumulationError, Problem, contract_error
+from omniwire.contracts.errors import AccumulationError, OmniwireError, Problem, contract_error
 from omniwire.contracts.guard import guarded
 from omniwire.contracts.outputs import OutputChunk, OutputKind, OutputSpec, RequestOutput
 from omniwire.runtime.output_state import OmniRequestState
@@ -182,6 +182,8 @@ class MultimodalOutputProcessor:
     def stream(self, request_id: str) -> OutputStream:
         """The request's outputs from now on, as they come.
 
+        To be called right after `add_request`: what came before was given by `process_outputs`.
+
         `async for output in processor.stream("r1")` ends after the finished output, or without
         one when the request is aborted; what fails is in the outputs' `errors`, never raised.
         A deadline ends the stream on time, also when no chunk comes.
@@ -249,6 +251,26 @@ class MultimodalOutputProcessor:
             state.release()
         if reading is not None:
             reading.stop()
+
+    @guarded
+    def fail(self, request_id: str, error: OmniwireError) -> RequestOutput | None:
+        """End a request with an error of the engine: it was refused, or its executor is gone.
+
+        Args:
+            request_id: A running request; an unknown id is ignored.
+            error: Under `""` in the `errors` of the request's last output.
+
+        Returns:
+            That output, with what was not emitted yet and the finish reason `"error"`; None for
+            an unknown id, or if the request is streamed and its stream ends with that output.
+        """
+        state = self._states.get(request_id)
+        if state is None:
+            return None
+        state.fail(error)
+        outputs: list[RequestOutput] = []
+        self._deliver(state, outputs)
+        return outputs[0] if outputs else None
 
     def _forget(self, request_id: str) -> None:
         self._states.pop(request_id, None)

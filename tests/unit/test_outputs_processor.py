@@ -967,6 +967,33 @@ class TestLifetime:
         processor.abort("never")
         processor.abort("never")
 
+    @pytest.mark.parametrize(
+        ("kind", "expected"), [(DELTA, set()), (CUMULATIVE, {"audio"}), (FINAL_ONLY, {"audio"})]
+    )
+    def test_an_error_of_the_engine_is_in_the_last_output(self, kind, expected):
+        engine = Engine(output_kind=kind)
+        engine.processor.add_request("r2", "audio")
+        for _ in range(2):
+            engine.send({"audio": samples(1, 5)})
+        error = c.AdmissionError(
+            "ProcessedRequest", [c.Problem((), "budget", "less", "more")], "r1"
+        )
+        last = engine.processor.fail("r1", error)
+        assert last.multimodal_outputs.keys() == expected
+        assert all(value.shape == (1, 10) for value in last.multimodal_outputs.values())
+        assert last.errors.keys() == {""}
+        assert last.errors[""] is error
+        assert (last.finished, last.finish_reason) == (True, "error")
+        assert engine.processor.fail("r1", error) is None
+        assert engine.processor.num_requests == 1
+        assert engine.processor.retained_bytes == 0
+
+    def test_an_error_has_to_be_one_that_can_be_sent(self):
+        engine = Engine()
+        with pytest.raises(c.ContractTypeError):
+            engine.processor.fail("r1", ValueError("of another kind"))
+        assert engine.processor.num_requests == 1
+
     def test_chunks_that_come_after_the_end_are_ignored_and_counted(self):
         engine = Engine()
         engine.finish({"audio": samples(1, 2)})

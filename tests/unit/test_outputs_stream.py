@@ -313,6 +313,37 @@ class TestEnds:
 
         assert asyncio.run(main()) == []
 
+    def test_an_error_of_the_engine_ends_the_iteration_with_what_was_not_read(self):
+        async def main():
+            processor = processor_with("r", "other", output_kind=DELTA)
+            stream = processor.stream("r")
+            processor.process_outputs([chunk(0, 5, new_token_ids=[7]), chunk(1, 3)])
+            error = c.PeerDied("expected a live peer, got none")
+            assert processor.fail("r", error) is None
+            outputs = [output async for output in stream]
+            assert processor.fail("r", error) is None
+            return outputs, error, processor.num_requests, processor.retained_bytes
+
+        (output,), error, num_requests, retained_bytes = asyncio.run(main())
+        assert output.errors[""] is error
+        assert output.finished
+        assert output.finish_reason == "error"
+        assert output.new_token_ids == (7,)
+        assert sizes([output]) == [8]
+        assert (num_requests, retained_bytes) == (1, 0)
+
+    def test_an_error_of_the_engine_wakes_a_client_that_waits(self):
+        async def main():
+            processor = processor_with("r", output_kind=FINAL_ONLY)
+            waiting = asyncio.create_task(anext(processor.stream("r")))
+            await asyncio.sleep(0)
+            processor.fail("r", c.PeerClosed("expected an open channel, got a closed one"))
+            return await asyncio.wait_for(waiting, 30)
+
+        output = asyncio.run(main())
+        assert type(output.errors[""]) is c.PeerClosed
+        assert output.multimodal_outputs == {}
+
     def test_cancelling_the_client_aborts_the_request(self):
         async def main():
             processor = processor_with("r", "other", output_kind=DELTA)
