@@ -131,7 +131,7 @@ def steps() -> None:
             for count in LENGTHS
         }
         works["scalar"] = lambda kind=kind: through_processor(kind, CHUNKS, NUM_CHUNKS)  # type: ignore[misc]  # as above
-        times = milliseconds(works, 7)
+        times = milliseconds(works)
         by_kind[kind] = {count: times[str(count)] / count * 1e3 for count in LENGTHS}
         a_chunk = " ".join(f"{by_kind[kind][count]:7.1f}" for count in LENGTHS)
         goal = "" if kind is OutputKind.CUMULATIVE else "goal 10 us, flat"
