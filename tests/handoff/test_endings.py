@@ -1,0 +1,208 @@
+"""How an end of a channel ends: who waits is woken, and told what has become of the peer.
+
+Nobody looks again by itself here: a wake-up that gets lost hangs the test.
+"""
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import handoff_endings
+import pytest
+import torch
+from handoff_children import TIMEOUT_S, pattern, request
+from handoff_remote import Remote
+
+import omniwire as ow
+from omniwire.serialization.handoff.waiting import Wait
+
+MIB = 2**20
+
+pytestmark = pytest.mark.usefixtures("no_second_look")
+
+Start = Callable[..., Remote]
+
+
+def fill_arena(channel: ow.Channel) -> None:
+    channel.send(request(pattern(MIB)), TIMEOUT_S)
+
+
+def fill_socket(channel: ow.Channel) -> None:
+    with contextlib.suppress(ow.HandoffTimeout):
+        while True:
+            channel.send(request(), timeout=0)
+
+
+def nothing(_: ow.Channel) -> None:
+    pass
+
+
+BLOCKED: dict[str, tuple[Callable[[ow.Channel], None], Callable[[ow.Channel], object]]] = {
+    "recv": (nothing, lambda channel: channel.recv()),
+    "send without memory": (fill_arena, lambda channel: channel.send(request(pattern(MIB)))),
+    "send without room": (fill_socket, lambda channel: channel.send(request())),
+    "send of what fits no arena": (fill_socket, lambda c: c.send(request(pattern(2 * MIB)))),
+    "empty": (fill_arena, lambda channel: channel.empty((MIB,), torch.uint8)),
+    "broadcast": (fill_arena, lambda c: ow.broadcast([c], request(pattern(MIB)))),
+}
+"""What has to be done before, and what then waits until the channel ends."""
+
+
+@pytest.fixture
+def a_and_child(start: Start) -> Iterator[tuple[ow.Channel, Remote]]:
+    """An end whose peer has said hello and receives nothing; its socket is held here as well."""
+    a, b = ow.Channel.pair(arena_bytes=MIB, max_bytes=MIB)
+    copy = os.dup(b._end.link.fileno())  # as a forked sibling would
+    try:
+        child = start(b)
+        child.do("send")
+        a.recv(TIMEOUT_S)
+        yield a, child
+    finally:
+        os.close(copy)
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when an operation has looked in vain and is about to sleep."""
+    event = threading.Event()
+    events = Wait.events
+
+    def noted(wait: Wait) -> list[tuple[int, int]]:
+        found = events(wait)
+        event.set()
+        return found
+
+    monkeypatch.setattr(Wait, "events", noted)
+    return event
+
+
+def outcome_of(use: Callable[[], object], meanwhile: Callable[[], None]) -> object:
+    """What an operation of another thread raises or returns, and something done meanwhile."""
+    outcomes: list[object] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(use())
+        except ow.HandoffError as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    meanwhile()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    return outcomes[0]
+
+
+class TestWhoWaits:
+    @pytest.mark.parametrize("what", BLOCKED)
+    def test_is_woken_by_closing_its_own_end(
+        self, a_and_child: tuple[ow.Channel, Remote], asleep: threading.Event, what: str
+    ) -> None:
+        a, _ = a_and_child
+        prepare, use = BLOCKED[what]
+        prepare(a)
+        asleep.clear()
+
+        def close() -> None:
+            if what == "recv":  # sleeps in another place
+                while not a._end._polling.locked():
+                    continue
+            else:
+                assert asleep.wait(TIMEOUT_S)
+            a.close()
+
+        assert type(outcome_of(lambda: use(a), close)) is ow.HandoffError
+
+    @pytest.mark.parametrize("what", BLOCKED)
+    def test_is_woken_by_the_death_of_its_peer_while_another_holds_the_socket(
+        self, a_and_child: tuple[ow.Channel, Remote], asleep: threading.Event, what: str
+    ) -> None:
+        a, child = a_and_child
+        prepare, use = BLOCKED[what]
+        prepare(a)
+        asleep.clear()
+
+        def kill() -> None:
+            if what == "recv":
+                while not a._end._polling.locked():
+                    continue
+            else:
+                assert asleep.wait(TIMEOUT_S)
+            child.kill()
+
+        outcome = outcome_of(lambda: use(a), kill)
+        if what == "empty" and isinstance(outcome, torch.Tensor):
+            assert not outcome.any()  # what the peer held is free
+        else:
+            assert isinstance(outcome, ow.PeerDied)
+
+
+class TestWhoDoesNotWait:
+    @pytest.mark.parametrize("num_bytes", [0, 5000, 2 * MIB], ids=["none", "arena", "socket"])
+    def test_is_told_of_a_death_while_another_holds_the_socket(
+        self, a_and_child: tuple[ow.Channel, Remote], num_bytes: int
+    ) -> None:
+        """At once: what nobody can receive is not sent."""
+        a, child = a_and_child
+        child.kill()
+        message = request(pattern(num_bytes) if num_bytes else None)
+        for _ in range(2):
+            with pytest.raises(ow.PeerDied):
+                a.send(message)
+            with pytest.raises(ow.PeerDied):
+                ow.broadcast([a], message)
+        with pytest.raises(ow.PeerDied):
+            a.recv()
+        assert ow.wait([a]) == [a]
+        assert a.stats()["in_flight_bytes"] == 0
+
+    def test_a_copy_of_a_message_that_a_death_cut_short_is_not_kept(
+        self, a_and_child: tuple[ow.Channel, Remote]
+    ) -> None:
+        a, child = a_and_child
+        child.kill()
+        before = dict(a.stats())
+        with pytest.raises(ow.PeerDied):
+            a.send(request(pattern(MIB)))
+        assert dict(a.stats()) == before
+
+
+def test_a_fork_that_exits_does_not_say_that_the_end_was_closed(call: Start) -> None:
+    """It belongs to its parent, which is killed later: that is a death."""
+    a, b = ow.Channel.pair()
+    child = call(handoff_endings.fork_and_stay, b)
+    for name in ("before", "after"):
+        assert a.recv(TIMEOUT_S).request_id == name
+    child.kill()
+    with pytest.raises(ow.PeerDied):
+        a.recv(TIMEOUT_S)
+
+
+def test_a_message_that_came_just_before_the_death_is_delivered(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the receiver had looked in vain, and before it saw that the peer is gone."""
+    a, b = ow.Channel.pair()
+    child = start(b)
+    child.do("send")
+    a.recv(TIMEOUT_S)
+    end = a._end
+    look = end.next
+    looks = itertools.count()
+
+    def look_too_early() -> object:
+        if next(looks) == 1:
+            child.do("send", 0, "last words")
+            child.kill()
+            return None
+        return look()
+
+    monkeypatch.setattr(end, "next", look_too_early)
+    monkeypatch.setattr(end, "await_message", lambda _: None)
+    assert a.recv(TIMEOUT_S).request_id == "last words"
+    with pytest.raises(ow.PeerDied):
+        a.recv(TIMEOUT_S)
