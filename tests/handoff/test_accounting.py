@@ -60,6 +60,17 @@ class TestStatistics:
             "zero_copy_bytes": 0,
         }
 
+    def test_of_one_of_the_usual_size(self, folder: Path) -> None:
+        """32 to 64 MiB a direction, however the channel was made."""
+        a, b = ow.Channel.pair()
+        with ow.ChannelServer(folder / "socket") as server:
+            client = ow.Channel.connect(folder / "socket", TIMEOUT_S)
+            accepted = server.accept(TIMEOUT_S)
+        for end in (a, b, client, accepted):
+            assert 32 * MIB <= size(end) <= 64 * MIB
+            end.empty((1,), torch.uint8)
+            assert 32 * MIB <= size(end) <= 64 * MIB
+
     def test_free_and_in_flight_make_up_the_arena(self, a: ow.Channel, b: ow.Channel) -> None:
         for num_bytes in (1, 1000, 2**16, MIB + 1, 3 * MIB):
             a.send(request(pattern(num_bytes)))
@@ -250,6 +261,20 @@ class TestGrowth:
         a.send(request(pattern(MIB)))
         with pytest.raises(ow.ArenaFull):
             a.send(request(pattern(2**16)), timeout=0)
+
+    def test_each_arena_is_mapped_once(self, a: ow.Channel, b: ow.Channel) -> None:
+        """However many messages lie in it."""
+        for end, other in ((a, b), (b, a)):
+            end.send(request(pattern(MIB)))
+            other.recv()
+        before = _mapped_bytes()
+        mapping = b._end.inbox.mapping(next(iter(a._end.started().pool.arenas)))
+        for number in range(5):
+            a.send(request(pattern(MIB, number)))
+            received = tensor_of(b.recv())
+            assert mapping.address <= received.data_ptr() < mapping.address + ARENA
+            del received
+        assert _mapped_bytes() == before
 
     def test_a_tensor_that_can_never_fit_is_refused_at_once(self, a: ow.Channel) -> None:
         with pytest.raises(ow.ArenaFull) as caught:

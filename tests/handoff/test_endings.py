@@ -182,6 +182,11 @@ def test_a_fork_that_exits_does_not_say_that_the_end_was_closed(call: Start) -> 
         a.recv(TIMEOUT_S)
 
 
+def test_who_waits_for_room_takes_nothing_from_a_fork_that_comes_late(call: Start) -> None:
+    """The other end of the pair is here too, but may be the child's."""
+    assert call(handoff_endings.send_to_a_fork_that_comes_late).end() == 0
+
+
 def test_a_message_that_came_just_before_the_death_is_delivered(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,3 +211,16 @@ def test_a_message_that_came_just_before_the_death_is_delivered(
     assert a.recv(TIMEOUT_S).request_id == "last words"
     with pytest.raises(ow.PeerDied):
         a.recv(TIMEOUT_S)
+
+
+def test_an_end_that_cannot_read_the_hello_of_its_peer_lets_the_peer_know() -> None:
+    """Both can try again with another pair; neither waits for the other."""
+    a, b = ow.Channel.pair()
+    b._end.link.send(b"no hello")
+    with pytest.raises(ow.HandoffError) as caught:
+        a.recv()
+    assert type(caught.value) is ow.HandoffError
+    with pytest.raises(ow.HandoffError):
+        a.send(request())
+    with pytest.raises(ow.PeerClosed):
+        b.recv()

@@ -1,10 +1,11 @@
 """What child processes do in the tests of how a channel ends."""
 
+import contextlib
 import os
 import sys
 from multiprocessing.connection import Connection
 
-from handoff_children import TIMEOUT_S, request
+from handoff_children import TIMEOUT_S, pattern, request
 
 import omniwire as ow
 
@@ -18,3 +19,32 @@ def fork_and_stay(control: Connection, channel: ow.Channel) -> None:
     assert os.waitpid(pid, 0)[1] == 0
     channel.send(request(request_id="after"), TIMEOUT_S)
     control.recv()
+
+
+def send_to_a_fork_that_comes_late(_: Connection) -> int:
+    """Send what fits no arena to a forked child that has not used its end yet.
+
+    Returns:
+        The child's status: 0 if it has received all that was sent, and nothing else.
+    """
+    a, b = ow.Channel.pair(arena_bytes=2**20, max_bytes=2**20)
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.read(read, 1)
+            ids = [b.recv(TIMEOUT_S).request_id for _ in range(2)]
+            code = 0 if ids == ["large", "small"] else 2
+        finally:
+            os._exit(code)
+    large = request(pattern(5 * 2**20), "large")
+    with contextlib.suppress(ow.HandoffTimeout):
+        a.send(large, timeout=0)
+    os.write(write, b"1")
+    a.send(large, TIMEOUT_S)
+    a.send(request(request_id="small"), TIMEOUT_S)
+    status = os.waitpid(pid, 0)[1]
+    os.close(read)
+    os.close(write)
+    return status
