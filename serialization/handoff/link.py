@@ -106,9 +106,16 @@ def _failure(error: OSError) -> HandoffError:
 
 
 def is_hung_up(link: Link) -> bool:
-    """Whether the other end is gone, though there may be packets of it to receive."""
+    """Whether the other end is gone, though there may be packets of it to receive.
+
+    Raises:
+        HandoffError: This end was closed meanwhile.
+    """
+    number = link.fileno()
+    if number < 0:
+        raise _failure(OSError(errno.EBADF, os.strerror(errno.EBADF)))
     poll = select.poll()
-    poll.register(link, select.POLLRDHUP)
+    poll.register(number, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 

@@ -96,6 +96,8 @@ def _broadcasting(channels: Sequence[Channel], obj: object) -> Steps[None]:
         placed = False
         while outboxes:
             _drop_gone(ends, outboxes, failures)
+            if not outboxes:
+                break
             present = [ends[number] for number in outboxes]
             steps = placing(message, pools[0], list(outboxes.values()))
             try:

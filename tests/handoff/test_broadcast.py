@@ -34,6 +34,13 @@ def held(pairs: Pairs) -> list[int]:
     return [a.stats()["in_flight_bytes"] for a, _ in pairs]
 
 
+def introduce(pairs: Pairs, ranks: list[Remote]) -> None:
+    """Have the sender know who its readers are."""
+    for (a, _), rank in zip(pairs, ranks, strict=True):
+        rank.do("send")
+        a.recv(TIMEOUT_S)
+
+
 class TestBroadcast:
     def test_one_copy_for_all(self, pairs: Pairs) -> None:
         ow.broadcast(senders(pairs), request(pattern(MIB)))
@@ -174,6 +181,38 @@ class TestBroadcast:
             ow.broadcast(senders(pairs), request(pattern(MIB)))
         assert held(pairs) == [0, 0, 0]
 
+    @pytest.mark.parametrize("number", [1, 3])
+    def test_all_are_gone_and_no_memory_is_free(self, pairs: Pairs, number: int) -> None:
+        """Nobody is left for whom it would have to wait."""
+        own = pairs[0][0].empty((MIB,), torch.uint8)
+        for _, b in pairs:
+            b.close()
+        with pytest.raises(ow.PeerClosed, match=f"0 of {number}"):
+            ow.broadcast(senders(pairs)[:number], request(pattern(MIB)))
+        del own
+
+    def test_a_reader_that_has_closed_is_not_waited_for(self, pairs: Pairs) -> None:
+        own = [pairs[0][0].empty((MIB,), torch.uint8)]
+        pairs[0][1].close()
+        failures: list[ow.HandoffError] = []
+
+        def send() -> None:
+            try:
+                ow.broadcast(senders(pairs), request(pattern(MIB)))
+            except ow.HandoffError as error:
+                failures.append(error)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        while not pairs[0][0]._end.started().pool._waiting:
+            assert sending.is_alive()
+        own.clear()
+        sending.join(TIMEOUT_S)
+        assert not sending.is_alive()
+        assert [type(error) for error in failures] == [ow.PeerClosed]
+        for _, b in pairs[1:]:
+            assert is_pattern(tensor_of(b.recv(TIMEOUT_S)))
+
     def test_the_memory_outlives_the_channel_it_is_of(self, pairs: Pairs) -> None:
         ow.broadcast(senders(pairs), request(pattern(MIB)))
         messages = [b.recv(TIMEOUT_S) for _, b in pairs]
@@ -279,6 +318,7 @@ class TestRanks:
         self, pairs: Pairs, ranks: list[Remote]
     ) -> None:
         """The sender needs the memory, and has no more to do with the channel to the dead one."""
+        introduce(pairs, ranks)
         ow.broadcast(senders(pairs), request(pattern(MIB)), TIMEOUT_S)
         for rank in ranks:
             rank.do("receive")
@@ -289,11 +329,37 @@ class TestRanks:
         ranks[0].do("receive")
         assert ranks[0].do("is_intact", 1)
 
+    def test_one_that_was_not_known_yet_dies_while_the_sender_waits(
+        self, pairs: Pairs, ranks: list[Remote]
+    ) -> None:
+        """Its hello comes first: who waits takes it."""
+        ranks[0].do("stats")
+        channel = pairs[0][0]
+        own = channel.empty((MIB,), torch.uint8)
+        failures: list[ow.HandoffError] = []
+
+        def send() -> None:
+            try:
+                ow.broadcast([channel], request(pattern(MIB)))
+            except ow.HandoffError as error:
+                failures.append(error)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        while not channel._end.started().pool._waiting:
+            assert sending.is_alive()
+        ranks[0].kill()
+        sending.join(TIMEOUT_S)
+        assert not sending.is_alive()
+        assert [type(error) for error in failures] == [ow.PeerDied]
+        del own
+
     @pytest.mark.parametrize("dies", [True, False])
     def test_one_of_another_channel_wakes_who_waits(
         self, pairs: Pairs, ranks: list[Remote], dies: bool
     ) -> None:
         """It holds the memory: until it drops it, or dies."""
+        introduce(pairs, ranks)
         ow.broadcast(senders(pairs), request(pattern(MIB)), TIMEOUT_S)
         for rank in ranks:
             rank.do("receive")
@@ -316,6 +382,7 @@ class TestRanks:
     def test_one_whose_channel_was_closed_and_that_died(
         self, pairs: Pairs, ranks: list[Remote]
     ) -> None:
+        introduce(pairs, ranks)
         ow.broadcast(senders(pairs), request(pattern(MIB)), TIMEOUT_S)
         for rank in ranks:
             rank.do("receive")

@@ -224,3 +224,13 @@ def test_an_end_that_cannot_read_the_hello_of_its_peer_lets_the_peer_know() -> N
         a.send(request())
     with pytest.raises(ow.PeerClosed):
         b.recv()
+
+
+def test_a_sender_whose_end_is_closed_between_two_steps_is_told() -> None:
+    """By another thread: it is an error of ours, as it would be a moment later."""
+    a, _b = ow.Channel.pair()
+    outbox = a._end.started()
+    a.close()
+    with pytest.raises(ow.HandoffError) as caught:
+        outbox.check_reader()
+    assert type(caught.value) is ow.HandoffError
