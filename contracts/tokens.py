@@ -135,7 +135,7 @@ def take_token_ids(value: object, name: str, problems: list[Problem]) -> None:
 
 
 def _same_bytes(left: bytes | memoryview, right: bytes | memoryview) -> bool:
-    if type(left) is bytes and type(right) is bytes:
+    if len(left) != len(right) or (type(left) is bytes and type(right) is bytes):
         return left == right
     # Views compare byte by byte, fifty times slower than this.
     return np.array_equal(np.frombuffer(left, _LITTLE_INT32), np.frombuffer(right, _LITTLE_INT32))
