@@ -151,7 +151,9 @@ class Outbox:
             return self._wait_for_room()
         with BOOKS:
             if self.ledger.num_free_cells < len(slots):
-                return self._wait_for_cells()
+                wait = self._wait_for_cells()
+                if self.ledger.num_free_cells < len(slots):  # still
+                    return wait
             cells = {}
             for slot in slots:
                 slot.holds += 1

@@ -505,6 +505,21 @@ class TestShrinking:
         b.recv()
         assert _mapped_bytes() < 3 * ARENA  # the arena and its ledgers, here and there
 
+    def test_also_if_nothing_is_sent_any_more(
+        self, a: ow.Channel, b: ow.Channel, clock: list[float]
+    ) -> None:
+        """A look at the statistics is enough for the reader to be told."""
+        for _ in range(4):
+            a.send(request(pattern(ARENA)))
+        for _ in range(4):
+            b.recv()
+        a.stats()
+        clock[0] += 1.1
+        a.stats()
+        with pytest.raises(ow.HandoffTimeout):
+            b.recv(timeout=0)
+        assert len(b._end.inbox._arenas) == 1
+
     def test_a_large_one_makes_room_for_one_of_another_size(
         self, a: ow.Channel, b: ow.Channel
     ) -> None:

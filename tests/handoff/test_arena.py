@@ -90,6 +90,20 @@ class TestSlots:
         assert arena.allocate(64) is not None
         assert arena.allocate(64) is None
 
+    def test_are_nobodys_when_they_are_free_again(self) -> None:
+        """A tensor in a new slot is not taken for one of the old slots in its place."""
+        arena = Arena(MIB)
+        slots = [taken(arena, 4096) for _ in range(2)]
+        for slot in slots:
+            arena.own(slot)
+            assert arena.owner_of(slot.offset + 4095) is slot
+        for slot in slots:
+            slot.release()
+            assert arena.owner_of(slot.offset) is None
+        whole = taken(arena, MIB)
+        arena.own(whole)
+        assert all(arena.owner_of(slot.offset + 64) is whole for slot in slots)
+
     def test_say_how_much_of_them_was_written_before(self) -> None:
         arena = Arena(MIB)
         first = taken(arena, 128)

@@ -329,11 +329,10 @@ class TestRanks:
         ranks[0].do("receive")
         assert ranks[0].do("is_intact", 1)
 
-    def test_one_that_was_not_known_yet_dies_while_the_sender_waits(
-        self, pairs: Pairs, ranks: list[Remote]
+    def test_one_that_comes_and_dies_while_the_sender_waits(
+        self, pairs: Pairs, start: Callable[..., Remote]
     ) -> None:
         """Its hello comes first: who waits takes it."""
-        ranks[0].do("stats")
         channel = pairs[0][0]
         own = channel.empty((MIB,), torch.uint8)
         failures: list[ow.HandoffError] = []
@@ -348,7 +347,9 @@ class TestRanks:
         sending.start()
         while not channel._end.started().pool._waiting:
             assert sending.is_alive()
-        ranks[0].kill()
+        rank = start(pairs[0][1])
+        rank.do("stats")
+        rank.kill()
         sending.join(TIMEOUT_S)
         assert not sending.is_alive()
         assert [type(error) for error in failures] == [ow.PeerDied]

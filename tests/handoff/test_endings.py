@@ -3,19 +3,23 @@
 Nobody looks again by itself here: a wake-up that gets lost hangs the test.
 """
 
+import asyncio
 import contextlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import handoff_endings
 import pytest
 import torch
-from handoff_children import TIMEOUT_S, pattern, request
+from handoff_children import TIMEOUT_S, is_pattern, pattern, request, tensor_of
 from handoff_remote import Remote
 
 import omniwire as ow
+from omniwire.serialization.handoff.ledger import NUM_CELLS
+from omniwire.serialization.handoff.packets import pack_collect
 from omniwire.serialization.handoff.waiting import Wait
 
 MIB = 2**20
@@ -171,15 +175,23 @@ class TestWhoDoesNotWait:
         assert dict(a.stats()) == before
 
 
-def test_a_fork_that_exits_does_not_say_that_the_end_was_closed(call: Start) -> None:
-    """It belongs to its parent, which is killed later: that is a death."""
+@pytest.mark.parametrize("how", ["exit", "close"])
+def test_a_fork_does_not_end_the_end_of_its_parent(call: Start, how: str) -> None:
+    """What was sent is the parent's to receive; killed later, it has died and not closed."""
     a, b = ow.Channel.pair()
-    child = call(handoff_endings.fork_and_stay, b)
-    for name in ("before", "after"):
-        assert a.recv(TIMEOUT_S).request_id == name
+    child = call(handoff_endings.fork_and_stay, b, how)
+    assert a.recv(TIMEOUT_S).request_id == "before"
+    assert child.receive() == "ready"
+    a.send(request(pattern(5000), "unread"), TIMEOUT_S)
+    child.send("fork")
+    assert a.recv(TIMEOUT_S).request_id == "unread"
     child.kill()
     with pytest.raises(ow.PeerDied):
         a.recv(TIMEOUT_S)
+
+
+def test_a_fork_does_not_hold_the_unused_end_that_its_parent_closes(call: Start) -> None:
+    assert call(handoff_endings.fork_and_close_unused).end() == "PeerClosed"
 
 
 def test_who_waits_for_room_takes_nothing_from_a_fork_that_comes_late(call: Start) -> None:
@@ -234,3 +246,78 @@ def test_a_sender_whose_end_is_closed_between_two_steps_is_told() -> None:
     with pytest.raises(ow.HandoffError) as caught:
         outbox.check_reader()
     assert type(caught.value) is ow.HandoffError
+
+
+def test_what_remains_of_a_message_that_was_given_up_is_dropped(folder: Path) -> None:
+    """The reader does not keep the pieces that it has."""
+    with ow.ChannelServer(folder / "socket") as server:
+        a = ow.Channel.connect(folder / "socket", TIMEOUT_S, arena_bytes=MIB, max_bytes=MIB)
+        b = server.accept(TIMEOUT_S)
+    with pytest.raises(ow.HandoffTimeout):
+        a.send(request(pattern(5 * MIB)), timeout=0)
+    with pytest.raises(ow.HandoffTimeout):
+        b.recv(timeout=0)
+    assert b._end.inbox._parts
+    a.send(request(request_id="next"), TIMEOUT_S)
+    assert b.recv(TIMEOUT_S).request_id == "next"
+    assert not b._end.inbox._parts
+
+
+def test_a_task_that_is_canceled_while_it_sends_holds_nothing() -> None:
+    """Its message lay in a tensor of the arena, which is the caller's alone again."""
+
+    async def main() -> None:
+        sending = asyncio.ensure_future(a.asend(request(own[0])))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+    a, b = ow.Channel.pair(arena_bytes=MIB, max_bytes=MIB)
+    own = [a.empty((MIB,), torch.uint8)]
+    while a._end.link.send(pack_collect()):
+        continue
+    asyncio.run(main())
+    own.clear()
+    assert a.stats()["in_flight_bytes"] == 0
+    b.close()
+
+
+def test_who_waits_for_a_cell_is_woken(asleep: threading.Event) -> None:
+    a, b = ow.Channel.pair(arena_bytes=MIB)
+    a._end.started().ledger._used_to = NUM_CELLS - 1
+    a.send(request(pattern(5000)), TIMEOUT_S)
+    held = [b.recv(TIMEOUT_S)]
+    asleep.clear()
+
+    def drop() -> None:
+        assert asleep.wait(TIMEOUT_S)
+        held.clear()
+
+    assert outcome_of(lambda: a.send(request(pattern(5000, 1))), drop) is None
+    assert is_pattern(tensor_of(b.recv(TIMEOUT_S)), 1)
+
+
+def test_no_program_that_is_started_inherits_a_descriptor(folder: Path) -> None:
+    """One that it holds would hide that this process has died."""
+    before = descriptors()
+    with ow.ChannelServer(folder / "socket") as server:
+        client = ow.Channel.connect(folder / "socket", TIMEOUT_S, arena_bytes=MIB)
+        accepted = server.accept(TIMEOUT_S)
+        ends = [*ow.Channel.pair(arena_bytes=MIB), client, accepted]
+        for sender, receiver in (ends[:2], ends[1::-1], ends[2:], ends[:1:-1]):
+            sender.send(request(pattern(5000)), TIMEOUT_S)
+            receiver.recv(TIMEOUT_S)
+        opened = descriptors() - before
+        assert len(opened) > 10
+        assert not any(map(os.get_inheritable, opened))
+
+
+def descriptors() -> set[int]:
+    """All that are open in this process."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the folder itself
+            os.fstat(int(entry.name))
+            found.add(int(entry.name))
+    return found

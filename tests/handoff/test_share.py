@@ -70,6 +70,11 @@ class TestSharing:
             assert torch.equal(result, tensor.detach())
             assert not result.requires_grad
 
+    def test_of_what_is_in_the_arena_in_another_layout(self, a: ow.Channel, b: ow.Channel) -> None:
+        own = a.empty((64, 64), torch.float32).copy_(torch.randn(64, 64))
+        for tensor in (own.T, own[:, ::2], own[::2]):
+            assert torch.equal(sent(a, b, a.share(tensor)).resolve(), tensor)
+
     @pytest.mark.parametrize("num_bytes", [0, 1, 512, 2**16, MIB + 1])
     def test_of_tensors_of_any_size(self, a: ow.Channel, b: ow.Channel, num_bytes: int) -> None:
         assert is_pattern(sent(a, b, a.share(pattern(num_bytes))).resolve())

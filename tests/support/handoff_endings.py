@@ -10,15 +10,51 @@ from handoff_children import TIMEOUT_S, pattern, request
 import omniwire as ow
 
 
-def fork_and_stay(control: Connection, channel: ow.Channel) -> None:
-    """Use an end, fork a child that exits as processes of multiprocessing do, and stay."""
+def fork_and_stay(control: Connection, channel: ow.Channel, how: str) -> None:
+    """Use an end, fork a child that ends its copy, send back what came before, and stay.
+
+    Args:
+        control: To the test.
+        channel: The end.
+        how: What the child does: `"exit"` as processes of multiprocessing do, or `"close"`.
+    """
     channel.send(request(request_id="before"), TIMEOUT_S)
+    control.send("ready")
+    control.recv()
     pid = os.fork()
     if not pid:
-        sys.exit(0)
+        if how == "exit":
+            sys.exit(0)
+        channel.close()
+        os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    channel.send(request(request_id="after"), TIMEOUT_S)
+    channel.send(channel.recv(TIMEOUT_S), TIMEOUT_S)
     control.recv()
+
+
+def fork_and_close_unused(_: Connection) -> str:
+    """Close an end that was never used, after forking a child that waits at the other.
+
+    Returns:
+        The class of the error that the child sees, though it had copies of both ends.
+    """
+    a, b = ow.Channel.pair()
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            b.recv(TIMEOUT_S / 4)
+        except ow.HandoffError as error:
+            os.write(write, type(error).__name__.encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    a.close()
+    b.close()
+    name = os.read(read, 100).decode()
+    os.close(read)
+    os.waitpid(pid, 0)
+    return name
 
 
 def send_to_a_fork_that_comes_late(_: Connection) -> int:
