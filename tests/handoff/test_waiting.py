@@ -19,6 +19,7 @@ import torch
 from handoff_children import request
 
 import omniwire as ow
+from omniwire.serialization.handoff import channel as channel_module
 from omniwire.serialization.handoff import waiting
 from omniwire.serialization.handoff.waiting import Steps, Wait, run, run_async
 
@@ -171,6 +172,59 @@ class TestRunning:
             assert Wait(lambda: ow.HandoffTimeout("x"), (here,), (there,)).events() == [
                 (there.fileno(), 4)
             ]
+
+
+class TestDeadlines:
+    """A timeout is of the whole call, whatever it waits for first."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        now = [1000.0]
+        fake = SimpleNamespace(monotonic=lambda: now[0])
+        monkeypatch.setattr(channel_module, "time", fake)
+        monkeypatch.setattr(waiting, "time", fake)
+        return now
+
+    @pytest.fixture
+    def left(self, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+        """The seconds that are left for the rest of a call."""
+        left: list[object] = []
+
+        def run_out(steps: Steps[object], timeout: object) -> object:
+            steps.close()
+            left.append(timeout)
+            raise ow.HandoffTimeout("expected nothing")
+
+        monkeypatch.setattr(channel_module, "run", run_out)
+        return left
+
+    def test_of_receiving(
+        self, clock: list[float], left: list[object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        a, _b = ow.Channel.pair()
+        monkeypatch.setattr(a._end, "await_message", lambda _: clock.insert(0, clock[0] + 4))
+        with pytest.raises(ow.HandoffTimeout):
+            a.recv(timeout=10)
+        assert left == [6]
+
+    def test_of_connecting(
+        self,
+        clock: list[float],
+        left: list[object],
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        connect = channel_module.address.connect
+
+        def slow(path: str, deadline: float | None) -> socket.socket:
+            clock.insert(0, clock[0] + 4)
+            return connect(path, deadline)
+
+        monkeypatch.setattr(channel_module.address, "connect", slow)
+        monkeypatch.setattr(channel_module, "check_user", lambda _: 1)  # another process
+        with ow.ChannelServer(folder / "socket") as server, pytest.raises(ow.HandoffTimeout):
+            ow.Channel.connect(server.path, timeout=10)
+        assert left == [6]
 
 
 class TestSleeping:
