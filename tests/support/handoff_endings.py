@@ -1,8 +1,8 @@
 """What child processes do in the tests of how a channel ends."""
 
+import atexit
 import contextlib
 import os
-import sys
 from multiprocessing.connection import Connection
 
 from handoff_children import TIMEOUT_S, pattern, request
@@ -16,16 +16,17 @@ def fork_and_stay(control: Connection, channel: ow.Channel, how: str) -> None:
     Args:
         control: To the test.
         channel: The end.
-        how: What the child does: `"exit"` as processes of multiprocessing do, or `"close"`.
+        how: What the child does: `"exit"` as any interpreter, or `"close"`.
     """
     channel.send(request(request_id="before"), TIMEOUT_S)
     control.send("ready")
     control.recv()
     pid = os.fork()
     if not pid:
-        if how == "exit":
-            sys.exit(0)
-        channel.close()
+        if how == "close":
+            channel.close()
+        else:  # what an interpreter does at its end
+            atexit._run_exitfuncs()
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     channel.send(channel.recv(TIMEOUT_S), TIMEOUT_S)
