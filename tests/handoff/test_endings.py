@@ -18,7 +18,7 @@ from handoff_children import TIMEOUT_S, is_pattern, pattern, request, tensor_of
 from handoff_remote import Remote
 
 import omniwire as ow
-from omniwire.serialization.handoff.ledger import NUM_CELLS
+from omniwire.serialization.handoff.ledger import CLOSED, NUM_CELLS
 from omniwire.serialization.handoff.packets import pack_collect
 from omniwire.serialization.handoff.waiting import Wait
 
@@ -236,6 +236,22 @@ def test_an_end_that_cannot_read_the_hello_of_its_peer_lets_the_peer_know() -> N
         a.send(request())
     with pytest.raises(ow.PeerClosed):
         b.recv()
+
+
+def test_an_end_says_that_it_closes_before_it_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its peer may look in between, and take it for dead."""
+    a, _b = ow.Channel.pair()
+    ledger = a._end.started().ledger
+    seen: list[int] = []
+    hang_up = a._end.link.close
+
+    def noted() -> None:
+        seen.append(ledger.memory[CLOSED])
+        hang_up()
+
+    monkeypatch.setattr(a._end.link, "close", noted)
+    a.close()
+    assert seen == [1]
 
 
 def test_a_sender_whose_end_is_closed_between_two_steps_is_told() -> None:
