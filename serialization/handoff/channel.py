@@ -211,17 +211,20 @@ class Channel:
         check_timeout(timeout)
         end = self._end
         end.started()
+        inbox = end.inbox  # another thread may close the end when the message was taken
         deadline = deadline_of(timeout)
         end.await_message(timeout)
         packed = end.next()
         if packed is None:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             packed = run(end.receiving(), left)
-        return end.open(packed)
+        return inbox.open(packed, end.recorder)
 
     async def arecv(self) -> Any:
         """As `recv`, without blocking the event loop while it waits. May be canceled."""
-        return self._end.open(await run_async(self._end.receiving()))
+        inbox = self._end.inbox
+        packed = await run_async(self._end.receiving())
+        return inbox.open(packed, self._end.recorder)
 
     @guarded
     def empty(

@@ -119,10 +119,12 @@ class End:
                 except Gone:
                     raise self.gone() from None
                 self.owner = os.getpid()
-                self._outbox.ledger.reader = self._peer
+                ledger = self._outbox.ledger
+                ledger.reader = self._peer
+                ledger.notice_reader = functools.partial(_notice_peer, weakref.ref(self))
                 if self.owner != self._maker:
                     self._drop_twin()
-                self._ledgers.append(self._outbox.ledger)
+                self._ledgers.append(ledger)
                 weakref.finalize(self, _note_end, self._ledgers, self.owner)
                 _note_end_of_child(self)
                 # Forgotten when a process of multiprocessing begins, with what it was given.
@@ -154,15 +156,19 @@ class End:
         Args:
             timeout: Seconds to wait at most; more than a second are not.
         """
-        if self._peer is None or self.inbox.is_ready or not self._polling.acquire(blocking=False):
+        peer = self._peer  # close() forgets it
+        if peer is None or self.inbox.is_ready or not self._polling.acquire(blocking=False):
             return
         try:
-            if self._poll is None:
-                self._poll = select.poll()
-                for waited in (self.link, self._closing, self._peer):
-                    self._poll.register(waited, select.POLLIN)
+            poll = self._poll
+            if poll is None:
+                poll = select.poll()
+                for number in (self.link.fileno(), self._closing.fileno(), peer.fileno()):
+                    if number >= 0:
+                        poll.register(number, select.POLLIN)
+                self._poll = poll
             seconds = POLL_AGAIN_S if timeout is None else min(timeout, POLL_AGAIN_S)
-            self._poll.poll(seconds * 1000)
+            poll.poll(seconds * 1000)
         finally:
             self._polling.release()
         self.started()
@@ -200,13 +206,6 @@ class End:
         """
         if self._peer is None and not self.meet() and self._peer_has_ended() and not self.meet():
             raise self.gone()
-
-    def open(self, packed: bytes | bytearray) -> Any:
-        """As the inbox, and record the message."""
-        inbox = self.inbox
-        if inbox.ledger is None:
-            raise HandoffError("expected an open channel, got one that was closed meanwhile")
-        return inbox.open(packed, self.recorder)
 
     def record(self, message: Outgoing) -> None:
         """Record a message that was sent."""
@@ -280,7 +279,8 @@ class End:
 
     def wait_for_messages(self, text: str) -> Wait:
         """The wait for a message, the peer's end, or this end being closed."""
-        waits = [self.link] if self._peer is None else [self.link, self._peer]
+        peer = self._peer
+        waits = [self.link] if peer is None else [self.link, peer]
         return Wait(lambda: HandoffTimeout(text), [self._closing, *waits, *self.hello_waits()])
 
     def hello_waits(self) -> list[int | HasDescriptor]:
@@ -292,8 +292,9 @@ class End:
 
     def _peer_has_ended(self) -> bool:
         """Whether the process at the other end has ended, even if another holds its socket."""
-        if self._peer is not None:
-            return has_ended(self._peer)
+        peer = self._peer
+        if peer is not None:
+            return has_ended(peer)
         child = self._starting_child()
         return child is not None and child.poll() is not None
 
@@ -305,17 +306,17 @@ class End:
 
     def gone(self) -> HandoffError:
         """The error of a peer that is gone: what it holds is given back, as far as it can be."""
-        outbox = self._outbox
+        outbox, process = self._outbox, self._peer
         if outbox is not None:
             with BOOKS:
                 outbox.ledger.collect_unreceived()
         ledger, peer = self.inbox.ledger, f"process {self.peer_pid or 'unknown'}"
         if ledger is not None and ledger.is_closed:
             return PeerClosed(f"expected an open channel, got one that {peer} has closed")
-        if self._peer is None:
+        if process is None:
             if self._peer_has_ended():
                 return PeerDied("expected a live peer, got one that ended before it said hello")
-        elif has_ended(self._peer, _DEATH_S):
+        elif has_ended(process, _DEATH_S):
             if outbox is not None:
                 with BOOKS:
                     outbox.ledger.collect_all()
@@ -358,6 +359,13 @@ class End:
                 return
             finally:
                 twin._receiving.release()
+
+
+def _notice_peer(end: "weakref.ref[End]") -> None:
+    this = end()
+    if this is not None:
+        with contextlib.suppress(HandoffError):  # for who uses that end
+            this.notice_peer()
 
 
 def _note_end(ledgers: list[Ledger], owner: int) -> None:

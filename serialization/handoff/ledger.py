@@ -19,6 +19,7 @@ import mmap
 import select
 import struct
 import threading
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
@@ -68,6 +69,7 @@ class Ledger:
     Attributes:
         event: Signaled when a slot is free again while the sender waits; also the reader's.
         is_retired: Whether the sender's end is closed, so that nothing new is held.
+        notice_reader: Looks whether the reader has said hello, or ended before that.
     """
 
     def __init__(self, event: Descriptor) -> None:
@@ -77,6 +79,7 @@ class Ledger:
         self._reader: Descriptor | None = None
         self._poll = select.poll()
         self.is_retired = False
+        self.notice_reader: Callable[[], None] = lambda: None
         self._busy: dict[int, tuple[Hold, int, int]] = {}  # cell -> hold, value, message
         self._free: list[int] = []  # of those that were used before
         self._last = bytearray(NUM_CELLS)

@@ -291,6 +291,7 @@ def allocating(pool: Pool, sizes: list[int], outboxes: list[Outbox]) -> Steps[li
     ticket = pool.begin_waiting()
     is_patient = True
     try:
+        pool.notice_readers()
         while (slots := pool.allocate(sizes, ticket)) is None:
             for outbox in outboxes:
                 outbox.check_reader()
@@ -303,6 +304,7 @@ def allocating(pool: Pool, sizes: list[int], outboxes: list[Outbox]) -> Steps[li
                 at_most_s=_PATIENCE_S if is_patient else POLL_AGAIN_S,
             )
             pool.clear_event(ticket)
+            pool.notice_readers()
             if is_patient and time.monotonic() - begin >= _PATIENCE_S:
                 is_patient = False
                 if pool.may_collect():

@@ -151,6 +151,12 @@ class Pool:
         self._collected_at = now
         return True
 
+    def notice_readers(self) -> None:
+        """Get to know the readers of other channels too, so that the end of one is noticed."""
+        for ledger in list(self.ledgers):
+            if ledger.reader is None and len(ledger):
+                ledger.notice_reader()
+
     def end_waiting(self, ticket: object) -> None:
         """Leave the queue; the next in it may try."""
         with BOOKS:

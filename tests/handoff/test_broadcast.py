@@ -329,6 +329,21 @@ class TestRanks:
         ranks[0].do("receive")
         assert ranks[0].do("is_intact", 1)
 
+    def test_nor_does_one_that_was_never_heard_of(
+        self, pairs: Pairs, start: Callable[..., Remote]
+    ) -> None:
+        """It says hello after it was sent to, and its channel is not used since."""
+        ow.broadcast(senders(pairs), request(pattern(MIB)), TIMEOUT_S)
+        ranks = [start(b) for _, b in pairs]
+        for rank in ranks:
+            rank.do("receive")
+        ranks[0].do("drop")
+        ranks[2].do("drop")
+        ranks[1].kill()
+        pairs[0][0].send(request(pattern(MIB, 1)), TIMEOUT_S)
+        ranks[0].do("receive")
+        assert ranks[0].do("is_intact", 1)
+
     def test_one_that_comes_and_dies_while_the_sender_waits(
         self, pairs: Pairs, start: Callable[..., Remote]
     ) -> None:

@@ -264,6 +264,50 @@ def test_a_sender_whose_end_is_closed_between_two_steps_is_told() -> None:
     assert type(caught.value) is ow.HandoffError
 
 
+def test_a_message_that_was_taken_before_another_thread_closes_the_end_is_received(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what nobody took is given back."""
+    a, b = ow.Channel.pair(arena_bytes=2**20)
+    for seed in range(2):
+        a.send(request(pattern(2**16, seed)))
+    end = b._end
+    take = end.next
+
+    def take_and_close() -> bytes | bytearray | None:
+        packed = take()
+        b.close()
+        return packed
+
+    monkeypatch.setattr(end, "next", take_and_close)
+    message = b.recv()
+    assert is_pattern(tensor_of(message))
+    assert a.stats()["in_flight_bytes"] == 2**16
+    del message
+    assert a.stats()["in_flight_bytes"] == 0
+
+
+def test_who_receives_while_another_thread_closes_the_end_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be closed between any two steps before waiting begins."""
+    a, b = ow.Channel.pair()
+    a.send(request())
+    b.recv()
+
+    class Closing:
+        def acquire(self, *, blocking: bool) -> bool:
+            b.close()
+            return not blocking
+
+        def release(self) -> None:
+            return
+
+    monkeypatch.setattr(b._end, "_polling", Closing())
+    with pytest.raises(ow.HandoffError, match="closed"):
+        b.recv()
+
+
 def test_what_remains_of_a_message_that_was_given_up_is_dropped(folder: Path) -> None:
     """The reader does not keep the pieces that it has."""
     with ow.ChannelServer(folder / "socket") as server:
