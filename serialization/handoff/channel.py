@@ -82,7 +82,8 @@ class Channel:
         Args:
             arena_bytes: Size of an arena, per direction. The first is made when it is first
                 needed; more follow on demand.
-            max_bytes: Bound of all arenas of a direction, and so of what is in flight.
+            max_bytes: Bound of all arenas of a direction, and so of what is in flight; with 0
+                there are none, and every tensor goes through the socket.
             record: A directory, or `Recording`, for every message that the first of the two
                 ends sends and receives; None records nothing. See `recorded`.
 
@@ -351,9 +352,9 @@ def check_sizes(arena_bytes: int, max_bytes: int) -> None:
     """Check the sizes of a channel's arenas.
 
     Raises:
-        ContractError: One is not an int > 0.
+        ContractError: One is not an int, or too small.
     """
     problems: list[Problem] = []
     check_int(problems, ("arena_bytes",), arena_bytes, 1)
-    check_int(problems, ("max_bytes",), max_bytes, 1)
+    check_int(problems, ("max_bytes",), max_bytes, 0)
     raise_problems("Channel", problems)

@@ -276,6 +276,33 @@ class TestGrowth:
             del received
         assert _mapped_bytes() == before
 
+    def test_no_arenas_at_all(self) -> None:
+        """sglang#27434: where shared memory is not to be used, everything goes inline."""
+        channels = ow.Channel.pair(max_bytes=0)
+        for a, b in (channels, channels[::-1]):
+            a.send(request(pattern(5 * MIB), more=[pattern(4096, 1), pattern(100, 2)]))
+            a.send(ow.ProcessedRequest("long", range(100_000)))
+            message = b.recv()
+            assert is_pattern(tensor_of(message))
+            assert [is_pattern(tensor_of(message, "more")[n], n + 1) for n in range(2)] == [
+                True
+            ] * 2
+            assert b.recv().prompt_token_ids[-1] == 99_999
+            assert a.stats() == {
+                "arena_bytes": 0,
+                "in_flight_bytes": 0,
+                "free_bytes": 0,
+                "copied_bytes": 5 * MIB + 4096 + 100,
+                "zero_copy_bytes": 0,
+            }
+            assert a.empty((0, 3), torch.float32).shape == (0, 3)
+            for allocate in (
+                lambda a=a: a.empty((1,), torch.uint8),
+                lambda a=a: a.share(pattern(1)),
+            ):
+                with pytest.raises(ow.ArenaFull):
+                    allocate()
+
     def test_a_tensor_that_can_never_fit_is_refused_at_once(self, a: ow.Channel) -> None:
         with pytest.raises(ow.ArenaFull) as caught:
             a.empty((4 * ARENA + 1,), torch.uint8)

@@ -1,5 +1,6 @@
 """Sockets with a path: who may listen and connect, and what is left of them."""
 
+import itertools
 import os
 import socket
 import stat
@@ -281,8 +282,14 @@ class TestConnecting:
             for client in clients:
                 assert works((client, server.accept(TIMEOUT_S)))
 
-    @pytest.mark.parametrize("size", [0, -1, True, 1.5, "1"], ids=repr)
-    @pytest.mark.parametrize("name", ["arena_bytes", "max_bytes"])
+    @pytest.mark.parametrize(
+        ("name", "size"),
+        [
+            ("arena_bytes", 0),
+            *itertools.product(("arena_bytes", "max_bytes"), (-1, True, 1.5, "1")),
+        ],
+        ids=repr,
+    )
     def test_sizes_of_arenas(self, path: Path, name: str, size: object) -> None:
         uses: list[Callable[..., object]] = [
             lambda **sizes: ow.ChannelServer(path, **sizes),
